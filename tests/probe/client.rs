@@ -233,6 +233,10 @@ pub(crate) fn churn(args: &[&str]) -> anyhow::Result<()> {
     while count < limit && !stop.load(Ordering::Relaxed) {
         if let Some(interval) = interval {
             let due = start + interval * count;
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the rate of connections, which no condition stands for"
+            )]
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         let target = targets[count as usize % targets.len()];

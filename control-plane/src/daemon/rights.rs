@@ -12,28 +12,24 @@ use crate::webhook::managed::{self, RegistrationKind};
 use crate::{injector, tap, tap_injector, web};
 
 pub(super) fn identity() -> Vec<Right> {
-    let (copies, role) = ("linkerd-identity-trust-roots", "linkerd-linkerd-identity");
-    let read = &["list", "watch"];
+    let (source, record) = (
+        "linkerd-identity-trust-roots",
+        "linkerd-identity-trust-bundle",
+    );
     // The callers of Certify.
     rights::all("authentication.k8s.io", "tokenreviews", &["create"])
         // Every authenticated user has this one (`system:basic-user`).
         .chain(rights::all(BASIC.0, BASIC.1, &["create"]))
         .chain(event_rights())
         .chain(rights::named("apps", "deployments", &["get"], "linkerd-identity"))
-        // The copies of the trust anchors. They are created by a patch, which the API server
-        // authorizes as both.
-        .chain(rights::all("", "namespaces", read))
-        .chain(rights::all("", "pods", read))
-        .chain(rights::all("", "configmaps", &["create"]))
-        .chain(rights::named("", "configmaps", &["list", "watch", "patch"], copies))
-        .chain(rights::named(RBAC, "clusterroles", &["get"], role))
+        // The trust anchors and their number.
+        .chain(rights::named("", "configmaps", &["get"], source))
+        .chain(rights::named("", "configmaps", &["get", "update"], record))
         .collect()
 }
 
 /// The API by which a process asks for its own rights.
 const BASIC: (&str, &str) = ("authorization.k8s.io", "selfsubjectaccessreviews");
-
-const RBAC: &str = "rbac.authorization.k8s.io";
 
 pub(super) fn destination() -> Vec<Right> {
     kinds::rights(kinds::DESTINATION)

@@ -87,6 +87,10 @@ impl<'a> Installation<'a> {
                     let line = format!("uninstall {chart} -n {NAMESPACE} --wait --timeout 3m");
                     succeed(self.cluster.program("helm").args(line.words()));
                 }
+                // Helm keeps the definitions, and with them the policies of users.
+                self.cluster.kubectl(format!(
+                    "delete crd -l linkerd.io/control-plane-ns={NAMESPACE}"
+                ));
             }
             InstallMethod::Meshctl => {
                 let resources = self.cluster.meshctl("uninstall --crds --force");

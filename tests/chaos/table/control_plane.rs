@@ -52,9 +52,7 @@ pub(super) const FAULTS: &[Fault] = &[
         tests: &[
             local("mesh-proxy/src/control/tests.rs::calls_succeed_after_service_restart"),
             local("mesh-proxy/src/control/backoff.rs::waits_double_up_to_maximum"),
-            local(
-                "control-plane/src/serve/calls.rs::streams_are_limited_for_each_client_and_in_total",
-            ),
+            local("control-plane/src/serve/calls.rs::streams_are_shared_by_clients_and_their_pods"),
         ],
         limit: "Not planted with 500 proxies, which do not fit on a test machine; the promise about rate and memory is therefore not judged.",
     },
@@ -188,10 +186,8 @@ pub(super) const FAULTS: &[Fault] = &[
         planted: "streams and certificate requests beyond the limits, from one client among others",
         promise: "refused by limits for each client; others are served",
         tests: &[
-            local(
-                "control-plane/src/serve/calls.rs::streams_are_limited_for_each_client_and_in_total",
-            ),
-            local("control-plane/tests/it/destination.rs::streams_over_limit_are_rejected"),
+            local("control-plane/src/serve/calls.rs::streams_are_shared_by_clients_and_their_pods"),
+            local("control-plane/tests/it/destination.rs::streams_over_limit_are_shared"),
             local(
                 "control-plane/src/identity/limits.rs::accounts_have_separate_limits_and_full_buckets_are_removed",
             ),

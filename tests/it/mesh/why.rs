@@ -28,8 +28,11 @@ fn why_explains_requests_and_its_hint_admits_the_client() {
     require_root!();
     let mesh = small_mesh();
     let request = "app/client web.app:80 -- GET /";
-    let report = why(&mesh, request);
-    assert_eq!(report["verdict"]["outcome"], "admitted", "{report}");
+    // The controller may not know the endpoints yet.
+    let report = eventually("the request is admitted", || {
+        let report = why(&mesh, request);
+        (report["verdict"]["outcome"] == "admitted").then_some(report)
+    });
     assert_eq!(report["verdict"]["status"], 200);
     let kernel = step(&report, "kernel");
     let redirected = kernel["summary"].as_str().expect("a text");
