@@ -53,7 +53,7 @@ pub(super) const FAULTS: &[CombinedFault] = &[
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "HTTPRoute", "metadata": {"name": "lost", "namespace": "faults"},
             "spec": {"parentRefs": [{"group": "policy.linkerd.io", "kind": "Server", "name": "nowhere"}], "rules": [{}]}}' | kubectl apply -f -"#,
         check: "policy-references",
-        detail: "HTTPRoute faults/lost has the parent Server faults/nowhere, which does not exist",
+        detail: "HTTPRoute faults/lost: spec.parentRefs[0].name: there is no Server faults/nowhere",
         repair: "kubectl -n faults delete httproutes.policy.linkerd.io lost",
     },
     CombinedFault {
@@ -61,7 +61,7 @@ pub(super) const FAULTS: &[CombinedFault] = &[
         plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "web-too", "namespace": "faults"},
             "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "port": 8080, "accessPolicy": "all-authenticated"}}' | kubectl apply -f -"#,
         check: "policy-server-ports",
-        detail: "Server faults/web and Server faults/web-too both select port 8080",
+        detail: "Server faults/web-too: spec.port: Server web is older and selects the same port",
         repair: "kubectl -n faults delete server web-too",
     },
 ];

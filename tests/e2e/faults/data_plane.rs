@@ -38,7 +38,7 @@ pub(super) const FAULTS: &[Fault] = &[
         name: "a setting is misspelt",
         plant: &["kubectl annotate namespace faults config.linkerd.io/skip-inbound-prots=1234"],
         check: "config-annotations",
-        detail: "config.linkerd.io/skip-inbound-prots is not a setting",
+        detail: "config.linkerd.io/skip-inbound-prots]: is not an annotation of the mesh",
         related: &[],
         repair_steps: &["kubectl annotate namespace NAMESPACE KEY-"],
         substitutions: &[
@@ -60,9 +60,9 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a Service's setting is a label",
-        plant: &["kubectl -n faults label service web config.linkerd.io/skip-inbound-ports=1234"],
+        plant: &["kubectl -n faults label service web config.linkerd.io/opaque-ports=3306"],
         check: "l5d-data-plane-services-labels",
-        detail: "Service faults/web has config.linkerd.io/skip-inbound-ports as a label",
+        detail: "Service faults/web has config.linkerd.io/opaque-ports as a label",
         related: &[],
         repair_steps: &[
             "kubectl -n NAMESPACE label service NAME KEY-",
@@ -71,8 +71,8 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[
             ("NAMESPACE", "faults"),
             ("NAME", "web"),
-            ("KEY", "config.linkerd.io/skip-inbound-ports"),
-            ("VALUE", "1234"),
+            ("KEY", "config.linkerd.io/opaque-ports"),
+            ("VALUE", "3306"),
         ],
     },
     Fault {
@@ -129,7 +129,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "spec": {"targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "web"}, "requiredAuthenticationRefs": []}}' | kubectl apply -f -"#,
         ],
         check: "policy-references",
-        detail: "targets Server web, which does not exist",
+        detail: "spec.targetRef.name: there is no Server faults/web",
         related: &[],
         repair_steps: &["apply the missing object"],
         substitutions: &[(
@@ -144,7 +144,7 @@ pub(super) const FAULTS: &[Fault] = &[
             r#"kubectl -n faults patch server web --type=merge -p '{"spec": {"podSelector": {"matchLabels": {"app": "wbe"}}}}'"#,
         ],
         check: "policy-servers",
-        detail: "Server faults/web (port http) selects no pod",
+        detail: "Server faults/web: spec.podSelector: selects no pods",
         related: &[],
         repair_steps: &["Compare its `podSelector`"],
         substitutions: &[(
