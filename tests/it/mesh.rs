@@ -7,6 +7,7 @@ mod faults;
 mod ingress;
 pub(crate) mod manifests;
 mod releases;
+mod reused;
 mod rolling;
 mod tap;
 mod viz;

@@ -120,7 +120,12 @@ asyncio.run(main())
 }
 
 /// A pod that runs a script of Python, and a Service with its port as 80.
-fn python_server(namespace: &str, name: &str, script: &str, port: (&str, u16)) -> String {
+pub(crate) fn python_server(
+    namespace: &str,
+    name: &str,
+    script: &str,
+    port: (&str, u16),
+) -> String {
     let volumes = format!(
         "    volumeMounts: [{{name: script, mountPath: /etc/script}}]\n  volumes: [{{name: script, configMap: {{name: {name}}}}}]\n"
     );
