@@ -22,10 +22,11 @@ use mesh_core::route::{HostMatch, Rule};
 use tokio::task::spawn_local;
 use tonic::Status;
 
-use super::world::{World, add, none};
+use super::world::{World, add, all_unauthenticated, none};
 use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 /// The control plane's responses, by address or authority. Unknown ones are refused as `NotFound`.
+/// Every port of a server admits all clients.
 #[derive(Clone, Default)]
 pub(super) struct Answers(Rc<RefCell<State>>);
 
@@ -123,6 +124,11 @@ impl Answers {
                         }
                         None => call.refuse(Status::not_found("no policy")),
                     }
+                }
+                Some(call) = control.inbound.recv() => {
+                    let stream = call.stream();
+                    stream.send(Ok(all_unauthenticated())).unwrap();
+                    self.0.borrow_mut().streams.push(Box::new(stream));
                 }
                 Some(call) = control.profiles.recv() => {
                     let mut state = self.0.borrow_mut();

@@ -108,6 +108,18 @@ fn endpoint_that_breaks_off_or_garbles_some_responses_serves_other_requests() {
     }
 }
 
+/// Nor are they a reason for the client's proxy to close its connection to the application's proxy.
+#[test]
+fn application_behind_its_proxy_that_breaks_off_some_responses_serves_other_requests() {
+    run(async || {
+        let scene = Scene::new().await;
+        let (_web, addr) = scene.world.meshed(partly_broken("").await).await;
+        let endpoint = pod(addr, ProtocolHint::Http2, None).endpoint.unwrap();
+        scene.answers.described_endpoints(AUTHORITY, vec![endpoint]);
+        assert_other_paths_are_served(&scene).await;
+    });
+}
+
 /// Also if the request cannot be sent again.
 #[test]
 fn endpoint_whose_proxy_reports_a_request_as_unsent_is_excluded() {
