@@ -62,7 +62,7 @@ fn detected<T>(bytes: &[u8], split: u8, detect: impl AsyncFnOnce(&mut Io) -> T) 
             let replayed = io.replay();
             let is_intact = bytes.starts_with(replayed);
             assert!(is_intact, "the replay differs from the bytes sent");
-            check_bounds(&io);
+            check_bounds(&io, replayed.len());
             drop(io);
             detected
         };
@@ -70,14 +70,14 @@ fn detected<T>(bytes: &[u8], split: u8, detect: impl AsyncFnOnce(&mut Io) -> T) 
     })
 }
 
-/// Checks that the bytes held stay within the limit, and that each was copied and scanned a
-/// constant number of times, however they were split.
-pub(crate) fn check_bounds(io: &Io) {
+/// Checks that the bytes held stay within the limit, and that each of the `received` bytes was
+/// copied and scanned a constant number of times, however they were split.
+pub(super) fn check_bounds(io: &Io, received: usize) {
     let held = io.replay().len();
     assert!(held <= MAX_REPLAY, "{held} bytes are held");
-    let limit = 4 * held as u32 + 1024;
+    let limit = 4 * received as u32 + 1024;
     let work = io.replay_work();
-    assert!(work <= limit, "{work} bytes of work for {held} bytes");
+    assert!(work <= limit, "{work} bytes of work for {received} bytes");
 }
 
 fn check_http(bytes: &[u8], detected: HttpDetected) {

@@ -1,5 +1,6 @@
 //! The transport header with any split: decoded headers can be encoded, encoded headers can be
-//! decoded, and no byte after a header is consumed.
+//! decoded, no byte after a header is consumed, the bytes held stay within the limit, and the work
+//! is linear.
 //!
 //! Input: the split, whether a valid header comes first, then bytes.
 
@@ -8,6 +9,7 @@ use std::time::Duration;
 use mesh_proxy::fuzzing::header::{self, HeaderError, SessionProtocol, TransportHeader};
 use tokio::join;
 
+use super::detect::check_bounds;
 use crate::input::Input;
 use crate::test_env::{self, pipe, receive, scratch, send};
 
@@ -56,7 +58,16 @@ fn check_encoded(mut input: Input<'_>, split: u8) {
         name: (!name.is_empty()).then(|| name.into()),
         session,
     };
-    let bytes = [&header.encode(), input.0].concat();
+    let encoded = header.encode();
+    // A complete header is taken off the bytes held, which then show only what follows it.
+    let incomplete = &encoded[..encoded.len() - 1];
+    let (read_incomplete, rest) = read(incomplete, split);
+    assert!(
+        matches!(read_incomplete, Err(HeaderError::Read(_))),
+        "{read_incomplete:?}"
+    );
+    assert_eq!(rest, incomplete);
+    let bytes = [&encoded, input.0].concat();
     let (read, rest) = read(&bytes, split);
     assert_eq!(read.expect("a valid header"), header);
     assert_eq!(rest, input.0);
@@ -68,6 +79,8 @@ fn read(bytes: &[u8], split: u8) -> (Result<TransportHeader, HeaderError>, Vec<u
         let (mut io, peer) = pipe();
         let reading = async {
             let read = header::read(&mut io, &scratch(), LIMIT).await;
+            // A header that was read is not held any more.
+            check_bounds(&io, bytes.len());
             (read, receive(io).await.0)
         };
         join!(reading, send(peer, bytes, split)).0
