@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use mesh_runtime::memory::{self, CgroupMemory};
 
+pub(crate) use self::allocator::return_freed;
 use crate::config::MemoryLimit;
+
+mod allocator;
 
 /// The memory use of the process, shared by all data threads.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::context::{ProcessState, ProxyContext};
 use crate::discovery::Discovery;
 use crate::inbound::Inbound;
+use crate::memory;
 use crate::outbound::Outbound;
 use crate::redirection::ProbeListener;
 use crate::telemetry::Families;
@@ -120,8 +121,8 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
 /// is accepted while the process uses more than nine tenths of its memory limit.
 pub(crate) struct ConnectionLimit(Direction, Arc<Semaphore>);
 
-/// Frees memory that no connection uses while connections are refused for lack of it: without a
-/// connection nothing would, and the refusals would not end.
+/// Frees memory that no connection uses, and returns it to the kernel, while connections are
+/// refused for lack of it: without a connection nothing would, and the refusals would not end.
 pub(crate) struct Relief {
     inbound: Rc<Inbound>,
     last: Cell<Option<Instant>>,
@@ -147,6 +148,7 @@ impl Relief {
         {
             self.last.set(Some(now));
             self.inbound.evict_unused();
+            memory::return_freed();
         }
     }
 }

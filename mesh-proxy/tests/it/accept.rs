@@ -88,6 +88,44 @@ async fn connections_are_refused_while_memory_is_short() {
     assert_refused(("MESH_PROXY_MAX_MEMORY", "8388608"), &counted).await;
 }
 
+/// Each client holds 60 KB of the proxy's memory, and it takes hundreds until memory is short.
+#[tokio::test]
+async fn connections_are_accepted_again_when_the_clients_that_held_the_memory_have_gone() {
+    const MOST: usize = 4000;
+    let Some(mesh) = Mesh::new() else { return };
+    let limit = ("MESH_PROXY_MAX_MEMORY", "100663296");
+    let pod = mesh.pod("pod").meshed_with(&[limit]).await;
+    let outsider = mesh.pod("outsider");
+    let _app = HttpApp::start(&pod, 8080, OK).await;
+    let addr = pod.addr(8080);
+    let is_served = async || {
+        let answer = outsider.get(addr, "a", "/").await;
+        answer.starts_with("HTTP/1.1 200 ")
+    };
+    assert!(is_served().await);
+    // A request target without an end.
+    let begin = ["GET /", &"x".repeat(60_000)].concat();
+    let mut clients = Vec::new();
+    loop {
+        assert!(clients.len() < MOST, "memory is never short");
+        let Ok(mut client) = outsider.connect(addr).await else {
+            break;
+        };
+        if client.write_all(begin.as_bytes()).await.is_err() {
+            break;
+        }
+        clients.push(client);
+        if clients.len().is_multiple_of(50) && !is_served().await {
+            break;
+        }
+    }
+    assert!(clients.len() >= 100, "{}", clients.len());
+    drop(clients);
+    eventually("connections are accepted", is_served).await;
+    let counted = ["mesh_proxy_refused_total", "reason=\"memory\""];
+    pod.metric(&counted).await;
+}
+
 /// What was HTTP once is still a connection, for as long as it lasts.
 #[tokio::test]
 async fn tunnels_count_among_the_connections() {

@@ -22,11 +22,13 @@ const PRINTING_PLACES: [&str; 5] = [
 
 /// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program
 /// around the kernel's interfaces.
-const UNSAFE_PLACES: [&str; 6] = [
+const UNSAFE_PLACES: [&str; 7] = [
     "mesh-ebpf/",
     "mesh-ebpf-common/",
     "mesh-agent/src/sys.rs",
     "mesh-agent/src/sys/",
+    // Declares a function of the allocator.
+    "mesh-proxy/src/memory/allocator.rs",
     "mesh-proxy/src/time_slice.rs",
     // An application independent of the mesh, which calls the kernel directly.
     "tests/probe/raw.rs",
