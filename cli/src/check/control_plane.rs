@@ -1,5 +1,6 @@
 //! The control plane: its objects, pods and proxies, and whether they match the chart's values.
 
+mod claims;
 mod config;
 mod heartbeat;
 pub(super) mod pods;
@@ -164,14 +165,14 @@ pub(super) const CONFIG: Category = Category {
             "status-writer",
             "a replica writes the statuses of routes",
             "kubectl -n {ns} logs deployment/linkerd-destination -c policy",
-            config::status_writer,
+            claims::status_writer,
         )
         .explained_by(&[NOT_RUNNING, NOT_WORKING]),
         Check::new(
             "extension-namespaces",
             "each extension has one namespace",
             "kubectl get namespaces -L linkerd.io/extension",
-            config::extensions,
+            claims::extensions,
         ),
         Check::new(
             "heartbeat-cron-job",

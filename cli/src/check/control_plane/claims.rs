@@ -1,0 +1,74 @@
+//! What the control plane and its extensions claim while they run: the lease of the status writer,
+//! and the namespaces of extensions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mesh_k8s::kinds::ResourceExt;
+
+use super::super::certificate::format_duration;
+use super::super::facts::fact_ref;
+use super::super::{CheckResult, Facts, Finding, Outcome, system};
+use super::config::EXTENSION;
+
+/// The lease of the replica that writes the statuses of routes, as in Linkerd.
+const WRITER_LEASE: &str = "policy-controller-write";
+/// The holder renews it every ten seconds, and another replica claims it after thirty.
+const MAX_WRITER_AGE_SECONDS: u64 = 120;
+
+/// Finds a lease of the status writer that no replica renews, so that routes keep old statuses.
+pub(super) fn status_writer(facts: &Facts) -> CheckResult {
+    let leases = fact_ref(&facts.objects.leader_leases)?;
+    let lease = leases.iter().find(|lease| {
+        lease.namespace().as_deref() == Some(&facts.control_namespace)
+            && lease.name_any() == WRITER_LEASE
+    });
+    let Some((lease, spec)) = lease.and_then(|lease| Some((lease, lease.spec.as_ref()?))) else {
+        return Ok(Outcome::ok("no replica has claimed its Lease yet"));
+    };
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let Some(age) = system::lease_age(facts, lease) else {
+        return Ok(Outcome::ok(holder));
+    };
+    if holder.is_empty() || age <= MAX_WRITER_AGE_SECONDS {
+        return Ok(Outcome::ok(holder));
+    }
+    let exists = facts.control_pods()?.any(|pod| pod.name_any() == holder);
+    let state = if exists {
+        "does not renew it"
+    } else {
+        "does not exist"
+    };
+    let finding = Finding::new(format!(
+        "Lease {WRITER_LEASE} was renewed {} ago, and its holder {holder} {state}: statuses of routes are out of date",
+        format_duration(age)
+    ));
+    Ok(Outcome::warn(finding.with_fix(format!(
+        "kubectl -n {{ns}} delete lease {WRITER_LEASE}: a replica claims it anew; if none does: kubectl -n {{ns}} logs deployment/linkerd-destination -c policy"
+    ))))
+}
+
+/// Finds namespaces that claim to be the same extension, of which commands would take one.
+pub(super) fn extensions(facts: &Facts) -> CheckResult {
+    let mut by_name: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for namespace in fact_ref(&facts.objects.namespaces)? {
+        if let Some(extension) = namespace.labels().get(EXTENSION) {
+            by_name
+                .entry(extension)
+                .or_default()
+                .insert(namespace.name_any());
+        }
+    }
+    let wrong = by_name
+        .iter()
+        .filter(|(_, namespaces)| namespaces.len() > 1)
+        .map(|(extension, namespaces)| {
+            let finding = Finding::new(format!(
+                "namespaces {} are all labelled as extension {extension}",
+                Vec::from_iter(namespaces.iter().map(String::as_str)).join(", ")
+            ));
+            finding.with_fix(format!(
+                "kubectl label namespace NAME {EXTENSION}-, for each but the one with the extension's pods"
+            ))
+        });
+    Ok(Outcome::warn_if(wrong, ""))
+}
