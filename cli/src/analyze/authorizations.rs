@@ -1,5 +1,7 @@
 //! Policies whose target or requirements do not exist, and what no policy uses.
 
+use serde_json::Value;
+
 use super::finding::Finding;
 use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
 
@@ -21,7 +23,9 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
         accounts(objects, authentication, findings);
     }
     for policy in objects.of(POLICY, "ServerAuthorization") {
-        accounts_of_client(objects, policy, findings);
+        let field = "spec.client.meshTLS.serviceAccounts";
+        let references = list(&policy.spec()["client"]["meshTLS"]["serviceAccounts"]);
+        referenced_accounts(objects, policy, field, references, findings);
     }
     for kind in ["MeshTLSAuthentication", "NetworkAuthentication"] {
         for authentication in objects.of(POLICY, kind) {
@@ -35,28 +39,62 @@ struct Missing<'a> {
     field: &'a str,
     group: &'a str,
     kind: &'a str,
-    /// Namespace and name.
+    namespace: &'a str,
     name: &'a str,
     /// What the policy does instead.
     effect: &'a str,
 }
 
-impl Missing<'_> {
+impl<'a> Missing<'a> {
+    /// Refers to what the policy applies to, a Server or route of its own namespace.
+    fn target(
+        policy: &'a Object,
+        field: &'a str,
+        (group, kind, name): (&'a str, &'a str, &'a str),
+    ) -> Self {
+        Self {
+            field,
+            group,
+            kind,
+            namespace: &policy.namespace,
+            name,
+            effect: "has no effect",
+        }
+    }
+
     fn finding(&self, objects: &Objects, policy: &Object) -> Finding {
         let Self {
             field,
             group,
             kind,
+            namespace,
             name,
             effect,
         } = self;
+        let fix = match self.elsewhere(objects) {
+            Some(other) => format!(
+                "{kind} {name} is in namespace {other}: create the policy there, or correct the name"
+            ),
+            None => objects.fix_of_missing(group, kind),
+        };
         Finding::new(
             policy,
             format!("{field}.name"),
             "missing-reference",
-            format!("there is no {kind} {name}, so the policy {effect}"),
-            objects.fix_of_missing(group, kind),
+            format!("there is no {kind} {namespace}/{name}, so the policy {effect}"),
+            fix,
         )
+    }
+
+    /// Returns the only other namespace with an object of this kind and name.
+    fn elsewhere<'o>(&self, objects: &'o Objects) -> Option<&'o str> {
+        let group = self.group;
+        let mut same = objects
+            .iter()
+            .filter(|object| object.group == group && object.kind == self.kind)
+            .filter(|object| object.name == self.name);
+        let first = same.next()?;
+        same.next().is_none().then_some(&*first.namespace)
     }
 }
 
@@ -79,14 +117,7 @@ fn target(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
         "Server" | "HTTPRoute" | "GRPCRoute" => {
             let group = if group == GATEWAY { GATEWAY } else { POLICY };
             let Some(route) = objects.find(group, kind, namespace, name) else {
-                let full = format!("{namespace}/{name}");
-                let missing = Missing {
-                    field: "spec.targetRef",
-                    group,
-                    kind,
-                    name: &full,
-                    effect: "has no effect",
-                };
+                let missing = Missing::target(policy, "spec.targetRef", (group, kind, name));
                 findings.push(missing.finding(objects, policy));
                 return;
             };
@@ -127,7 +158,8 @@ fn requirements(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>)
                 field: &field,
                 group,
                 kind,
-                name: &format!("{namespace}/{name}"),
+                namespace,
+                name,
                 effect: "authorizes no client",
             };
             findings.push(missing.finding(objects, policy));
@@ -142,14 +174,7 @@ fn servers(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
             .find(POLICY, "Server", &policy.namespace, name)
             .is_none()
         {
-            let full = format!("{}/{name}", policy.namespace);
-            let missing = Missing {
-                field: "spec.server",
-                group: POLICY,
-                kind: "Server",
-                name: &full,
-                effect: "has no effect",
-            };
+            let missing = Missing::target(policy, "spec.server", (POLICY, "Server", name));
             findings.push(missing.finding(objects, policy));
         }
         return;
@@ -172,14 +197,7 @@ fn servers(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
 fn rate_limit(objects: &Objects, limit: &Object, findings: &mut Vec<Finding>) {
     let name = text(&limit.spec()["targetRef"]["name"]);
     let Some(server) = objects.find(POLICY, "Server", &limit.namespace, name) else {
-        let full = format!("{}/{name}", limit.namespace);
-        let missing = Missing {
-            field: "spec.targetRef",
-            group: POLICY,
-            kind: "Server",
-            name: &full,
-            effect: "has no effect",
-        };
+        let missing = Missing::target(limit, "spec.targetRef", (POLICY, "Server", name));
         findings.push(missing.finding(objects, limit));
         return;
     };
@@ -224,36 +242,49 @@ fn has_account(objects: &Objects, namespace: &str, name: &str) -> bool {
 
 /// Reports identities of ServiceAccounts that do not exist, in both forms.
 fn accounts(objects: &Objects, authentication: &Object, findings: &mut Vec<Finding>) {
-    for (at, reference) in authentication.list("identityRefs").iter().enumerate() {
-        let namespace = reference["namespace"].as_str();
-        let namespace = namespace.unwrap_or(&authentication.namespace);
-        let name = text(&reference["name"]);
-        if text(&reference["kind"]) == "ServiceAccount" {
-            let field = format!("spec.identityRefs[{at}].name");
-            account(objects, authentication, field, (namespace, name), findings);
-        }
-    }
+    let references = authentication.list("identityRefs");
+    referenced_accounts(
+        objects,
+        authentication,
+        "spec.identityRefs",
+        references,
+        findings,
+    );
     for (at, identity) in authentication.list("identities").iter().enumerate() {
-        let mut labels = text(identity).splitn(4, '.');
-        if let (Some(name), Some(namespace), Some("serviceaccount")) =
-            (labels.next(), labels.next(), labels.next())
-            && name != "*"
-        {
+        if let Some(named) = account_of_identity(text(identity)) {
             let field = format!("spec.identities[{at}]");
-            account(objects, authentication, field, (namespace, name), findings);
+            account(objects, authentication, field, named, findings);
         }
     }
 }
 
-/// Reports ServiceAccounts of a ServerAuthorization that do not exist.
-fn accounts_of_client(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
-    let accounts = list(&policy.spec()["client"]["meshTLS"]["serviceAccounts"]);
-    for (at, reference) in accounts.iter().enumerate() {
-        let namespace = reference["namespace"].as_str().unwrap_or(&policy.namespace);
-        let field = format!("spec.client.meshTLS.serviceAccounts[{at}].name");
-        let name = (namespace, text(&reference["name"]));
-        account(objects, policy, field, name, findings);
+/// Reports ServiceAccounts of a list of references that do not exist. References to namespaces are
+/// in the same lists.
+fn referenced_accounts(
+    objects: &Objects,
+    object: &Object,
+    field: &str,
+    references: &[Value],
+    findings: &mut Vec<Finding>,
+) {
+    for (at, reference) in references.iter().enumerate() {
+        let kind = reference["kind"].as_str().unwrap_or("ServiceAccount");
+        if kind == "ServiceAccount" {
+            let namespace = reference["namespace"].as_str();
+            let namespace = namespace.unwrap_or(&object.namespace);
+            let field = format!("{field}[{at}].name");
+            let named = (namespace, text(&reference["name"]));
+            account(objects, object, field, named, findings);
+        }
     }
+}
+
+/// Returns namespace and name of the ServiceAccount with an identity; `None` for one with a
+/// wildcard.
+fn account_of_identity(identity: &str) -> Option<(&str, &str)> {
+    let mut labels = identity.splitn(4, '.');
+    let (name, namespace, kind) = (labels.next()?, labels.next()?, labels.next()?);
+    (kind == "serviceaccount" && name != "*").then_some((namespace, name))
 }
 
 fn account(

@@ -442,6 +442,59 @@ fn policies_without_effect_are_found() {
 }
 
 #[test]
+fn server_of_another_namespace_is_named_with_it() {
+    let server = server("admin", "{podSelector: {}, port: 1}").replace("shop", "ops");
+    let spec = "{targetRef: {kind: Server, name: admin}, requiredAuthenticationRefs: [{kind: NetworkAuthentication, name: all}]}";
+    check(
+        &format!("{server}---{}", policy("AuthorizationPolicy", spec)),
+        [
+            "missing-reference",
+            "AuthorizationPolicy shop/policy",
+            "spec.targetRef.name",
+            "Server admin is in namespace ops: create the policy there",
+        ],
+    );
+}
+
+/// Both kinds of authentication list ServiceAccounts, and both forms name one.
+#[test]
+fn account_that_does_not_exist_is_found_in_each_form() {
+    let account =
+        "\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: shop}\n";
+    let reference = "{kind: ServiceAccount, name: gone}";
+    let identity = "gone.shop.serviceaccount.identity.linkerd.cluster.local";
+    for (kind, spec, field) in [
+        (
+            "MeshTLSAuthentication",
+            format!("{{identityRefs: [{reference}]}}"),
+            "spec.identityRefs[0].name",
+        ),
+        (
+            "MeshTLSAuthentication",
+            format!("{{identities: ['*.shop.serviceaccount.identity', {identity}]}}"),
+            "spec.identities[1]",
+        ),
+        (
+            "ServerAuthorization",
+            "{server: {name: web-http}, client: {meshTLS: {serviceAccounts: [{name: web}, {name: gone}]}}}".to_owned(),
+            "spec.client.meshTLS.serviceAccounts[1].name",
+        ),
+    ] {
+        let found = findings(&format!("{account}---{}", policy(kind, &spec)));
+        let missing: Vec<_> = found
+            .iter()
+            .filter(|finding| finding.code == "missing-account")
+            .collect();
+        let [finding] = missing[..] else {
+            panic!("{found:#?}");
+        };
+        assert_eq!(finding.field, field);
+        let expect = "there is no ServiceAccount shop/gone";
+        assert!(finding.problem.contains(expect), "{finding:?}");
+    }
+}
+
+#[test]
 fn policy_for_a_route_without_server_is_found() {
     let outbound = route(
         GATEWAY,
