@@ -125,6 +125,8 @@ pub(crate) struct Objects {
     pub(crate) config: Fact<Option<ConfigMap>>,
     /// The ConfigMaps with trust anchors in all namespaces.
     pub(crate) trust_roots: Fact<Vec<ConfigMap>>,
+    /// The trust anchors that the identity service sends, with their number.
+    pub(crate) trust_bundle: Fact<Option<ConfigMap>>,
     pub(crate) webhook_secret: Fact<Option<Secret>>,
     pub(crate) webhooks: Fact<Option<MutatingWebhookConfiguration>>,
     /// The objects of each validator, by the container that serves its webhook.
@@ -446,6 +448,7 @@ impl Objects {
             accounts: not_queried(),
             config: not_queried(),
             trust_roots: not_queried(),
+            trust_bundle: not_queried(),
             webhook_secret: not_queried(),
             webhooks: not_queried(),
             validators: BTreeMap::new(),

@@ -23,13 +23,15 @@ use super::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
     Permission, Proxy, ValidatorObjects,
 };
-use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_ROOTS};
+use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_BUNDLE, TRUST_NUMBER, TRUST_ROOTS};
 use super::webhook::validators;
 use crate::analyze::kinds::WORKLOADS;
 use crate::mesh::Scope;
 
 /// 2026-01-01, the current time of the fixture.
 pub(super) const NOW: u64 = 1_767_225_600;
+/// The number of the trust anchors, which were changed two hours before.
+pub(super) const NUMBERED: u64 = NOW - 2 * 3600;
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A certificate authority, valid from a year before [`NOW`] until `days` after it.
@@ -219,7 +221,10 @@ fn proxy(pod: &Pod) -> Proxy {
         pod: pod.metadata.name.clone().unwrap(),
         is_new: false,
         ready: Ok(()),
-        metrics: Ok(expiry(NOW + 3600 * 20)),
+        metrics: Ok(exposition::parse(&format!(
+            "{EXPIRY} {}\n{TRUST_NUMBER} {NUMBERED}\n",
+            NOW + 3600 * 20
+        ))),
     }
 }
 
@@ -231,6 +236,15 @@ pub(super) fn expiry(seconds: u64) -> Vec<Sample> {
 pub(super) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {
     let map = json!({
         "metadata": {"name": TRUST_ROOTS, "namespace": namespace}, "data": {BUNDLE_KEY: bundle}
+    });
+    serde_json::from_value(map).unwrap()
+}
+
+/// Returns the record of the anchors that the identity service sends.
+pub(super) fn trust_bundle(number: u64, bundle: &str) -> ConfigMap {
+    let map = json!({
+        "metadata": {"name": TRUST_BUNDLE, "namespace": "linkerd"},
+        "data": {"number": number.to_string(), BUNDLE_KEY: bundle},
     });
     serde_json::from_value(map).unwrap()
 }
@@ -364,6 +378,7 @@ fn add_certificates(facts: &mut Facts) {
     facts.trust.key = Ok(());
     let bundle = anchor.pem();
     facts.objects.trust_roots = Ok(vec![trust_roots("linkerd", &bundle)]);
+    facts.objects.trust_bundle = Ok(Some(trust_bundle(NUMBERED, &bundle)));
     let authority = TestCa::new("webhook", 365);
     let (der, pem) = authority.server(SERVER_NAME, 365);
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));

@@ -5,6 +5,9 @@ mod bundles;
 use mesh_k8s::inject::TOKEN_AUDIENCE;
 use x509_parser::certificate::X509Certificate;
 
+#[cfg(test)]
+pub(super) use bundles::NUMBER as TRUST_NUMBER;
+
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
 use super::certificate::{
     self, algorithm_problem, check_expiry, expiring, first_expiry, format_expiry, is_signed_by,
@@ -20,6 +23,8 @@ use super::{
 /// each namespace with meshed pods.
 pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
+/// The ConfigMap in which the identity service keeps the anchors that it sends, and their number.
+pub(super) const TRUST_BUNDLE: &str = "linkerd-identity-trust-bundle";
 
 const NEW_ISSUER: &str = "if the mesh created the issuer: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; if you provided it: replace that Secret by one that the anchor signed";
 const NEW_ANCHOR: &str = "add a new anchor to ConfigMap linkerd-identity-trust-roots in {ns} first, then replace the issuer";
@@ -125,11 +130,11 @@ pub(super) const CATEGORY: Category = Category {
         ),
         Check::new(
             "l5d-identity-data-plane-proxies-certs-match-ca",
-            "proxies trust the current anchors",
+            "proxies have the current trust anchors",
             "kubectl -n NAMESPACE rollout restart WORKLOAD",
             bundles::proxies_trust,
         )
-        .explained_by(&[&["trust-roots-published"]]),
+        .explained_by(&[TRUST, &["trust-roots-published"]]),
         Check::new(
             "token-audience",
             "proxies have tokens for the identity service",

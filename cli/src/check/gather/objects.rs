@@ -8,7 +8,7 @@ use mesh_k8s::kinds::{ConfigMap, Lease, Pod, ValidatingWebhookConfiguration};
 use serde_json::Value;
 
 use super::super::facts::{Fact, Facts, Mode, ValidatorObjects};
-use super::super::identity::TRUST_ROOTS;
+use super::super::identity::{TRUST_BUNDLE, TRUST_ROOTS};
 use super::super::system;
 use super::super::webhook::{self, validators};
 use super::within;
@@ -96,8 +96,9 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         objects.config = config;
     };
     let third = async {
-        let (trust_roots, secret, cilium, policies, validators) = tokio::join!(
+        let (trust_roots, trust_bundle, secret, cilium, policies, validators) = tokio::join!(
             cluster.list(&all.0, by_name),
+            cluster.control_object(TRUST_BUNDLE),
             cluster.control_object(webhook::SECRET),
             cilium(cluster),
             policies(cluster),
@@ -105,15 +106,17 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         );
         (
             to_fact("list the ConfigMaps of trust roots", trust_roots),
+            to_fact("read ConfigMap linkerd-identity-trust-bundle", trust_bundle),
             to_fact("read the injector's Secret", secret),
             cilium,
             policies,
             validators,
         )
     };
-    let ((), (trust_roots, secret, cilium, policies, validators)) =
+    let ((), (trust_roots, trust_bundle, secret, cilium, policies, validators)) =
         tokio::join!(Box::pin(second), Box::pin(third));
     objects.trust_roots = trust_roots;
+    objects.trust_bundle = trust_bundle;
     objects.webhook_secret = secret;
     objects.cilium = cilium;
     objects.policies = policies;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use super::super::facts::{Fact, fact_ref, full_name, proxy_container};
+use super::super::facts::{Fact, Proxy, fact_ref, full_name, proxy_container};
 use super::super::{CheckResult, Facts, Finding, Outcome, certificate, fix};
-use super::{BUNDLE_KEY, TRUST_ROOTS};
+use super::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
 
 /// Returns the bundle of the ConfigMap in the control plane's namespace.
 fn bundle(facts: &Facts) -> Fact<String> {
@@ -101,24 +101,145 @@ fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
     published && !of_linkerd && !mounts_copy(facts, pod)
 }
 
+/// The anchors that the identity service sends.
+struct Sent {
+    /// At least the Unix time at which they were numbered.
+    number: u64,
+    anchors: String,
+}
+
+impl Sent {
+    fn read(facts: &Facts) -> Option<Self> {
+        let record = facts.objects.trust_bundle.as_ref().ok()?.as_ref()?;
+        let number = record.data.as_ref()?.get(NUMBER_KEY)?;
+        Some(Self {
+            number: number.parse().ok()?,
+            anchors: bundle_of(record)?,
+        })
+    }
+}
+
+const NUMBER_KEY: &str = "number";
+
+/// A metric of the proxies: the number of the anchors that they received; 0 while they use those of
+/// their environment.
+pub(in crate::check) const NUMBER: &str = "mesh_trust_bundle_number";
+
+/// A change reaches every proxy within this time. The kubelet takes up to two minutes to update the
+/// files of the identity service, which compares them every 10 seconds; a proxy that met a service
+/// without anchors asks again after five minutes. Within it the numbers of proxies and service
+/// differ without a fault, also after an installation.
+const MAX_DELAY_SECONDS: u64 = 600;
+
+/// Finds proxies whose anchors are not those of the control plane. What a proxy has is compared, by
+/// its number or, as long as it has received none, by the certificates of its environment.
 pub(super) fn proxies_trust(facts: &Facts) -> CheckResult {
     let bundle = bundle(facts)?;
+    let published = facts.values()?.identity.publish_trust_roots;
+    let sent = Sent::read(facts).filter(|_| published);
     let mut wrong = Vec::new();
-    for pod in facts
-        .meshed_pods()?
-        .filter(|pod| !follows_identity(facts, pod))
-    {
-        let env = proxy_container(pod).map(pod::plain_env).unwrap_or_default();
-        let own = env.get("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS");
-        if own.is_some_and(|own| !same_anchors(own, &bundle)) {
-            wrong.push(
-                Finding::new(format!(
-                    "{} started with other trust anchors and keeps them until it is restarted",
-                    full_name(pod)
-                ))
-                .with_fix(fix::restart_command(pod)),
-            );
+    wrong.extend(sent.as_ref().and_then(|sent| unsent(facts, &bundle, sent)));
+    let own = facts.control_pods()?;
+    let own = own.filter(|pod| proxy_container(pod).is_some());
+    for pod in facts.meshed_pods()?.chain(own) {
+        if !follows_identity(facts, pod) {
+            if started_with_others(pod, &bundle) {
+                wrong.push(
+                    Finding::new(format!(
+                        "{} started with other trust anchors and keeps them until it is restarted",
+                        full_name(pod)
+                    ))
+                    .with_fix(fix::restart_command(pod)),
+                );
+            }
+        } else if let Some(sent) = &sent {
+            wrong.extend(differing(facts, pod, sent));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
+}
+
+/// Returns whether the anchors in the environment of the pod's proxy are not those of a bundle.
+fn started_with_others(pod: &Pod, bundle: &str) -> bool {
+    let env = proxy_container(pod).map(pod::plain_env).unwrap_or_default();
+    let own = env.get("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS");
+    own.is_some_and(|own| !same_anchors(own, bundle))
+}
+
+/// Reports a proxy that should have received the anchors of the identity service by now.
+fn differing(facts: &Facts, pod: &Pod, sent: &Sent) -> Option<Finding> {
+    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let of_pod = |proxy: &&Proxy| proxy.namespace == namespace && proxy.pod == name;
+    let metrics = facts.proxies.iter().find(of_pod)?.metrics.as_ref().ok()?;
+    let number = metrics.iter().find(|sample| sample.name == NUMBER)?.value as u64;
+    let since = number.max(sent.number).max(started(pod));
+    if facts.clock().saturating_sub(since) < MAX_DELAY_SECONDS {
+        return None;
+    }
+    let logs = format!("kubectl -n {namespace} logs {name} -c linkerd-proxy | grep -i anchors");
+    let restart = fix::restart_command(pod);
+    let title = full_name(pod);
+    match number {
+        0 if started_with_others(pod, &sent.anchors) => Some(
+            Finding::new(format!(
+                "{title} has received no trust anchors from the identity service, and those that it started with are not the current ones"
+            ))
+            .with_fix(format!("{logs}; {restart}")),
+        ),
+        0 => None,
+        number if number < sent.number => Some(
+            Finding::new(format!(
+                "{title} has trust anchors with the number {number}, but the identity service sends number {}",
+                sent.number
+            ))
+            .with_fix(format!("{logs}; {restart}")),
+        ),
+        number if number > sent.number => Some(
+            Finding::new(format!(
+                "{title} has trust anchors with the number {number} and refuses those of the identity service, whose number {} is lower: ConfigMap {TRUST_BUNDLE} was restored from a backup",
+                sent.number
+            ))
+            .with_fix(format!(
+                "kubectl -n {{ns}} patch configmap {TRUST_BUNDLE} --type=merge -p '{{\"data\": null}}': the identity service gives them a new number"
+            )),
+        ),
+        _ => None,
+    }
+}
+
+/// Returns the Unix time at which the pod's proxy started, or 0 if it is unknown.
+fn started(pod: &Pod) -> u64 {
+    let status = pod.status.iter();
+    let mut containers = status
+        .flat_map(|status| [&status.init_container_statuses, &status.container_statuses])
+        .flatten()
+        .flatten();
+    let proxy = containers.find(|container| container.name == pod::PROXY_CONTAINER);
+    let running = proxy.and_then(|proxy| proxy.state.as_ref()?.running.as_ref());
+    let since = running.and_then(|running| running.started_at.as_ref());
+    since
+        .and_then(|time| u64::try_from(time.0.as_second()).ok())
+        .unwrap_or(0)
+}
+
+/// Reports anchors of the ConfigMap that the identity service does not send, because it does not
+/// accept them.
+fn unsent(facts: &Facts, bundle: &str, sent: &Sent) -> Option<Finding> {
+    if same_anchors(bundle, &sent.anchors) {
+        return None;
+    }
+    let maps = facts.objects.trust_roots.as_deref().unwrap_or_default();
+    let own = maps
+        .iter()
+        .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace))?;
+    let writes = own.metadata.managed_fields.iter().flatten();
+    let changed = writes.filter_map(|write| write.time.as_ref()).max();
+    let changed = changed.and_then(|time| u64::try_from(time.0.as_second()).ok());
+    let age = facts.clock().saturating_sub(changed.unwrap_or(0));
+    (age >= MAX_DELAY_SECONDS).then(|| {
+        Finding::new(format!(
+            "the identity service sends other trust anchors than ConfigMap {TRUST_ROOTS} has: running proxies do not get the change"
+        ))
+        .with_fix("kubectl -n {ns} logs deployment/linkerd-identity -c identity | grep -i anchors: it says why it does not accept them")
+    })
 }

@@ -6,8 +6,12 @@ use serde_json::{Value, json};
 
 use super::super::Mark;
 use super::super::facts::InjectionDryRun;
-use super::super::fixture::{NOW, TestCa, pod};
-use super::edits::{add_policy, edit, edit_pod, pods, policy, served, set_value, status};
+use super::super::fixture::{NOW, NUMBERED, TestCa, pod, trust_bundle};
+use super::super::identity::{EXPIRY, TRUST_NUMBER};
+use super::edits::{
+    add_policy, edit, edit_pod, pods, policy, served, set_container, set_value, status,
+    trust_old_anchors,
+};
 use super::faults::{Fault, check};
 use super::{Facts, healthy, row};
 
@@ -124,6 +128,28 @@ pub(super) const FAULTS: &[Fault] = &[
             facts.trust.issuer = Ok(vec![intermediate.intermediate("issuer", 365)]);
         },
     ),
+    check("l5d-identity-data-plane-proxies-certs-match-ca").warns(
+        "shop/web-0 has trust anchors with the number 1767200000, but the identity service sends number 1767218400",
+        |facts| set_number(facts, "web-0", 1_767_200_000),
+    ),
+    check("l5d-identity-data-plane-proxies-certs-match-ca").warns(
+        "shop/web-0 has trust anchors with the number 1767220000 and refuses those of the identity service",
+        |facts| set_number(facts, "web-0", 1_767_220_000),
+    ),
+    check("l5d-identity-data-plane-proxies-certs-match-ca").warns(
+        "shop/web-0 has received no trust anchors from the identity service",
+        |facts| {
+            set_number(facts, "web-0", 0);
+            trust_old_anchors(&mut edit_pod(facts, "web-0"));
+        },
+    ),
+    check("l5d-identity-data-plane-proxies-certs-match-ca").warns(
+        "the identity service sends other trust anchors than ConfigMap linkerd-identity-trust-roots has",
+        |facts| {
+            let other = TestCa::new("other", 365).pem();
+            facts.objects.trust_bundle = Ok(Some(trust_bundle(NUMBERED, &other)));
+        },
+    ),
     check("status-writer").warns("its holder linkerd-destination-9 does not exist", |facts| {
         let mut lease = edit(&mut facts.objects.leader_leases, "policy-controller-write");
         lease["spec"] = json!({
@@ -170,6 +196,42 @@ pub(super) const FAULTS: &[Fault] = &[
         facts.controllers[3].metrics = Ok(exposition::parse(&text));
     }),
 ];
+
+/// Sets the number of the trust anchors of a proxy.
+fn set_number(facts: &mut Facts, pod: &str, number: u64) {
+    let mut proxies = facts.proxies.iter_mut();
+    let proxy = proxies.find(|proxy| proxy.pod == pod).unwrap();
+    let text = format!("{EXPIRY} {}\n{TRUST_NUMBER} {number}\n", NOW + 3600);
+    proxy.metrics = Ok(exposition::parse(&text));
+}
+
+/// The numbers of proxies and identity service differ for minutes after an installation and during
+/// a rotation; a container that has just started has not received any yet.
+#[test]
+fn trust_anchors_that_may_still_be_on_their_way_are_ok() {
+    let id = "l5d-identity-data-plane-proxies-certs-match-ca";
+    let pem = |facts: &Facts| {
+        let map = &facts.objects.trust_roots.as_ref().unwrap()[0];
+        map.data.as_ref().unwrap()["ca-bundle.crt"].clone()
+    };
+    let mut changed = healthy();
+    let bundle = trust_bundle(NOW - 90, &pem(&changed));
+    changed.objects.trust_bundle = Ok(Some(bundle));
+    let mut started = healthy();
+    set_number(&mut started, "web-0", 0);
+    trust_old_anchors(&mut edit_pod(&mut started, "web-0"));
+    let state = json!({"ready": true, "state": {"running": {"startedAt": "2025-12-31T23:59:30Z"}}});
+    set_container(&mut started, "web-0", "linkerd-proxy", state);
+    // The anchors of the environment are the current ones.
+    let mut never = healthy();
+    set_number(&mut never, "web-0", 0);
+    let mut unnumbered = healthy();
+    unnumbered.objects.trust_bundle = Ok(None);
+    for facts in [changed, started, never, unnumbered] {
+        let row = row(&facts, id);
+        assert_eq!(row.mark, Mark::Ok, "{:?}", row.detail);
+    }
+}
 
 /// Returns a workload of the shop.
 fn workload<'a>(facts: &'a mut Facts, kind: &str) -> &'a mut Value {

@@ -394,6 +394,7 @@ fn bundles_are_compared_without_order_and_comments() {
     let reordered = format!("# the new one\n{other}\n# the old one\n{one}");
     let bundle = format!("{one}{other}");
     facts.objects.trust_roots = Ok(vec![fixture::trust_roots("linkerd", &bundle)]);
+    facts.objects.trust_bundle = Ok(Some(fixture::trust_bundle(fixture::NUMBERED, &bundle)));
     let mark = |facts: &mut Facts, own: &str| {
         let mut pod = edit_pod(facts, "web-1");
         mount_anchors(&mut pod);
