@@ -143,7 +143,7 @@ pub struct Config {
     pub namespace: Option<String>,
 
     /// The agent's DaemonSet; an agent that stops because it is deleted removes the mesh from the
-    /// node
+    /// node, unless another namespace has agents
     #[arg(long, value_name = "NAME", requires = "namespace")]
     #[arg(env = "MESH_AGENT_DAEMONSET")]
     pub daemonset: Option<String>,

@@ -1,7 +1,7 @@
 //! The agent's work at an API server: enrols pods of its node that the plugin missed and reports
 //! that in their events, removes the start-up taint from its node, and determines whether a
-//! stopping agent is uninstalled or only restarted. The daemon starts it when the node's name is
-//! configured.
+//! stopping agent is uninstalled, or only restarted or replaced. The daemon starts it when the
+//! node's name is configured.
 //!
 //! Nothing else of the agent depends on it. While the API server is unreachable the CNI plugin
 //! continues to enrol pods, and everything here is retried.

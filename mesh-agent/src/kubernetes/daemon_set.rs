@@ -1,16 +1,20 @@
-//! Determines from the agent's DaemonSet whether the agent is uninstalled or only restarted: the
-//! DaemonSet is deleted in the first case and remains in the second. docs/adr/0022 explains how
-//! each response of the API server is interpreted.
+//! Determines from the DaemonSets of agents whether the agent is uninstalled, only restarted, or
+//! replaced by agents in another namespace: the first deletes its DaemonSet, the second keeps it,
+//! and the third deletes it when another one exists. docs/adr/0192 explains how each response of
+//! the API server is interpreted.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use backon::ExponentialBuilder;
 use futures_util::StreamExt;
 use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, ExponentialBackoff};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
 use kube::{Api, Client};
+use mesh_core::annotation::CONTROL_PLANE_COMPONENT;
 use mesh_runtime::log::chain;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -19,15 +23,22 @@ use tokio::time::timeout;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Limits the wait for a deletion that the watch has not reported yet.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
+/// More DaemonSets of agents than this in a cluster are not kept; an agent that is told to go then
+/// assumes a successor. A mesh has one, and two while it moves.
+const MAX_SETS: usize = 64;
 
+/// The label of a DaemonSet that a chart leaves, for no node, in a former namespace of the agents.
+const MOVED: &str = "mesh-agent/moved-to";
+
+/// The DaemonSet of an agent. Its successors have the same name, and the label of the component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonSetRef {
     pub namespace: String,
     pub name: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum WatchState {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OwnState {
     #[default]
     NotSeen,
     Present,
@@ -35,11 +46,33 @@ pub(super) enum WatchState {
     Deleting,
 }
 
+/// The DaemonSets of agents, as the watch has reported them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct WatchState {
+    own: OwnState,
+    sets: Sets,
+    /// Those of a list that is not complete.
+    listing: Sets,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SetState {
+    Present,
+    /// Its pods are replaced by those of another namespace.
+    Moved,
+    Deleting,
+}
+
+/// The DaemonSets of agents in all namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sets {
+    by_namespace: BTreeMap<String, SetState>,
+    has_more: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueryResult {
-    Present,
-    Deleting,
-    Absent,
+    Found(Sets),
     /// Request denied, or no response.
     Unknown(String),
 }
@@ -52,7 +85,7 @@ pub enum ShutdownAction {
     Uninstall(String),
 }
 
-/// Records the state of the DaemonSet. Never returns.
+/// Records the state of the DaemonSets. Never returns.
 pub(super) async fn watch(
     client: &Client,
     daemon_set: Option<&DaemonSetRef>,
@@ -61,13 +94,17 @@ pub(super) async fn watch(
     let Some(daemon_set) = daemon_set else {
         return std::future::pending().await;
     };
-    let api: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
+    let config = watcher::Config {
+        label_selector: Some(label_selector()),
+        field_selector: Some(daemon_set.field_selector()),
+        ..watcher::Config::default()
+    };
     let mut stream =
-        std::pin::pin!(watcher::watch_object(api, &daemon_set.name).backoff(watch_backoff()));
+        std::pin::pin!(watcher(Api::all(client.clone()), config).backoff(watch_backoff()));
     let mut is_reported = false;
     while let Some(event) = stream.next().await {
         match event {
-            Ok(found) => state.send_modify(|state| *state = next_state(state, found.as_ref())),
+            Ok(event) => state.send_modify(|state| state.apply(event, daemon_set)),
             Err(error) if !is_reported => {
                 is_reported = true;
                 tracing::warn!(
@@ -82,7 +119,7 @@ pub(super) async fn watch(
 
 /// From half a second to eight, with jitter. kube's default goes up to a minute: an uninstallation
 /// soon after an outage of the API server would be missed, and the mesh would stay on the node.
-/// Only one object is watched, so even a thousand agents with this backoff cause little load.
+/// Few objects are watched, so even a thousand agents with this backoff cause little load.
 fn watch_backoff() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(500))
@@ -92,7 +129,7 @@ fn watch_backoff() -> ExponentialBackoff {
         .into()
 }
 
-/// Requests the DaemonSet once more and decides.
+/// Requests the DaemonSets once more and decides.
 pub(super) async fn shutdown_action(
     client: Option<&Client>,
     daemon_set: Option<&DaemonSetRef>,
@@ -109,55 +146,138 @@ pub(super) async fn shutdown_action(
         // An uninstallation deletes the roles right after the DaemonSet. The request can be denied
         // before the watch, which is a connection of its own, has reported the deletion. A watch
         // that never saw the DaemonSet will not.
-        let deletion = state.wait_for(|state| *state != WatchState::Present);
+        let deletion = state.wait_for(|state| state.own != OwnState::Present);
         timeout(WATCH_TIMEOUT, deletion).await.ok();
     }
     decide(&state.borrow(), &result, daemon_set)
 }
 
 async fn query(client: &Client, daemon_set: &DaemonSetRef) -> QueryResult {
-    let api: Api<DaemonSet> = Api::namespaced(client.clone(), &daemon_set.namespace);
-    match timeout(QUERY_TIMEOUT, api.get_opt(&daemon_set.name)).await {
-        Ok(Ok(Some(found))) if is_deleting(&found) => QueryResult::Deleting,
-        Ok(Ok(Some(_))) => QueryResult::Present,
-        Ok(Ok(None)) => QueryResult::Absent,
+    let api: Api<DaemonSet> = Api::all(client.clone());
+    let selected = ListParams::default()
+        .labels(&label_selector())
+        .fields(&daemon_set.field_selector());
+    match timeout(QUERY_TIMEOUT, api.list(&selected)).await {
+        Ok(Ok(list)) => {
+            let mut sets = Sets::default();
+            list.items.iter().for_each(|found| sets.insert(found));
+            QueryResult::Found(sets)
+        }
         Ok(Err(error)) => QueryResult::Unknown(chain(&error)),
         Err(_) => QueryResult::Unknown(format!("no response within {QUERY_TIMEOUT:?}")),
     }
 }
 
-fn is_deleting(daemon_set: &DaemonSet) -> bool {
-    daemon_set.metadata.deletion_timestamp.is_some()
+fn label_selector() -> String {
+    format!("{CONTROL_PLANE_COMPONENT}=mesh-agent")
 }
 
-fn next_state(previous: &WatchState, found: Option<&DaemonSet>) -> WatchState {
-    match found {
-        Some(found) if is_deleting(found) => WatchState::Deleting,
-        Some(_) => WatchState::Present,
-        // A DaemonSet that never existed may belong to another installation, or be misspelt.
-        None if *previous == WatchState::NotSeen => WatchState::NotSeen,
-        None => WatchState::Deleting,
+impl DaemonSetRef {
+    /// A role can restrict requests with this selector to the name.
+    fn field_selector(&self) -> String {
+        format!("metadata.name={}", self.name)
     }
 }
 
-/// The costly error is to uninstall when only a restart was meant: every pod of the node would then
-/// be in clear text. The other error leaves a plugin that still works.
-fn decide(state: &WatchState, result: &QueryResult, daemon_set: &DaemonSetRef) -> ShutdownAction {
-    match (state, result) {
-        (_, QueryResult::Present) => ShutdownAction::Keep(format!("{daemon_set} exists")),
-        (_, QueryResult::Deleting) => {
-            ShutdownAction::Uninstall(format!("{daemon_set} is being deleted"))
+impl WatchState {
+    fn apply(&mut self, event: Event<DaemonSet>, own: &DaemonSetRef) {
+        match event {
+            Event::Init => {
+                self.listing = Sets::default();
+                return;
+            }
+            Event::InitApply(found) => {
+                self.listing.insert(&found);
+                return;
+            }
+            Event::InitDone => self.sets = std::mem::take(&mut self.listing),
+            Event::Apply(found) => self.sets.insert(&found),
+            Event::Delete(found) => self.sets.remove(&found),
         }
-        (WatchState::NotSeen, QueryResult::Absent) => ShutdownAction::Keep(format!(
-            "{daemon_set} was never seen; check MESH_AGENT_NAMESPACE and MESH_AGENT_DAEMONSET"
-        )),
-        (_, QueryResult::Absent) => ShutdownAction::Uninstall(format!("{daemon_set} was deleted")),
-        (WatchState::Deleting, QueryResult::Unknown(_)) => {
-            ShutdownAction::Uninstall(format!("{daemon_set} was deleted"))
+        self.own = match self.sets.by_namespace.get(&own.namespace) {
+            Some(SetState::Present | SetState::Moved) => OwnState::Present,
+            Some(SetState::Deleting) => OwnState::Deleting,
+            // A DaemonSet that never existed may belong to another installation, or be misspelt.
+            None if self.own == OwnState::NotSeen => OwnState::NotSeen,
+            None => OwnState::Deleting,
+        };
+    }
+}
+
+impl SetState {
+    fn of(found: &DaemonSet) -> Self {
+        let metadata = &found.metadata;
+        let labels = metadata.labels.as_ref();
+        if metadata.deletion_timestamp.is_some() {
+            Self::Deleting
+        } else if labels.is_some_and(|labels| labels.contains_key(MOVED)) {
+            Self::Moved
+        } else {
+            Self::Present
         }
-        (_, QueryResult::Unknown(why)) => ShutdownAction::Keep(format!(
-            "it is unknown whether {daemon_set} still exists ({why}); if the mesh was uninstalled, run mesh-agent uninstall on this node"
-        )),
+    }
+}
+
+impl Sets {
+    fn insert(&mut self, found: &DaemonSet) {
+        let namespace = found.metadata.namespace.clone().unwrap_or_default();
+        if self.by_namespace.len() < MAX_SETS || self.by_namespace.contains_key(&namespace) {
+            self.by_namespace.insert(namespace, SetState::of(found));
+        } else {
+            self.has_more = true;
+        }
+    }
+
+    fn remove(&mut self, found: &DaemonSet) {
+        let namespace = found.metadata.namespace.as_deref().unwrap_or_default();
+        self.by_namespace.remove(namespace);
+    }
+
+    /// Returns the DaemonSet that remains when the own one is deleted.
+    fn successor(&self, own: &DaemonSetRef) -> Option<String> {
+        let mut others = self.by_namespace.iter();
+        let found = others.find(|(namespace, state)| {
+            **namespace != own.namespace && **state == SetState::Present
+        });
+        match found {
+            Some((namespace, _)) => Some(format!("DaemonSet {namespace}/{}", own.name)),
+            None => self
+                .has_more
+                .then(|| format!("one of more than {MAX_SETS} DaemonSets {}", own.name)),
+        }
+    }
+}
+
+/// The costly error is to uninstall when a restart or a replacement was meant: every pod of the
+/// node would then be in clear text. The other error leaves a plugin that still works.
+fn decide(state: &WatchState, result: &QueryResult, own: &DaemonSetRef) -> ShutdownAction {
+    let (sets, end) = match result {
+        QueryResult::Found(sets) => match sets.by_namespace.get(&own.namespace) {
+            Some(SetState::Present) => return ShutdownAction::Keep(format!("{own} exists")),
+            Some(SetState::Moved) => {
+                return ShutdownAction::Keep(format!("the agents of {own} have moved"));
+            }
+            Some(SetState::Deleting) => (sets, "is being deleted"),
+            None if state.own == OwnState::NotSeen => {
+                return ShutdownAction::Keep(format!(
+                    "{own} was never seen; check MESH_AGENT_NAMESPACE and MESH_AGENT_DAEMONSET, and its label {}",
+                    label_selector()
+                ));
+            }
+            None => (sets, "was deleted"),
+        },
+        QueryResult::Unknown(_) if state.own == OwnState::Deleting => (&state.sets, "was deleted"),
+        QueryResult::Unknown(why) => {
+            return ShutdownAction::Keep(format!(
+                "it is unknown whether {own} still exists ({why}); if the mesh was uninstalled, run mesh-agent uninstall on this node"
+            ));
+        }
+    };
+    match sets.successor(own) {
+        Some(successor) => {
+            ShutdownAction::Keep(format!("{own} {end}, and {successor} replaces it"))
+        }
+        None => ShutdownAction::Uninstall(format!("{own} {end}")),
     }
 }
 
@@ -170,13 +290,19 @@ impl fmt::Display for DaemonSetRef {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Arc;
 
     use http::{Request, Response, StatusCode};
     use kube::client::Body;
-    use serde_json::{Value, json};
+    use mesh_core::rights;
+    use serde_json::json;
     use tokio::time::sleep;
 
     use super::*;
+    use OwnState::{Deleting, NotSeen, Present};
+
+    const HERE: SetState = SetState::Present;
+    const GOING: SetState = SetState::Deleting;
 
     fn own() -> DaemonSetRef {
         DaemonSetRef {
@@ -185,52 +311,209 @@ mod tests {
         }
     }
 
-    fn daemon_set(deleted: Value) -> DaemonSet {
-        serde_json::from_value(json!({"metadata": {"name": "a", "deletionTimestamp": deleted}}))
-            .unwrap()
+    fn daemon_set(namespace: &str, state: SetState) -> DaemonSet {
+        let deleted = (state == SetState::Deleting).then_some("2026-01-01T00:00:00Z");
+        let moved = (state == SetState::Moved).then_some((MOVED, "linkerd-agent"));
+        let labels: BTreeMap<_, _> = moved.into_iter().collect();
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "mesh-agent", "namespace": namespace,
+                "deletionTimestamp": deleted, "labels": labels,
+            },
+        }))
+        .unwrap()
+    }
+
+    fn sets(all: &[(&str, SetState)]) -> Sets {
+        let mut sets = Sets::default();
+        for (namespace, state) in all {
+            sets.insert(&daemon_set(namespace, *state));
+        }
+        sets
+    }
+
+    fn state(own: OwnState, sets: Sets) -> WatchState {
+        WatchState {
+            own,
+            sets,
+            listing: Sets::default(),
+        }
+    }
+
+    fn uninstalls(action: &ShutdownAction) -> bool {
+        matches!(action, ShutdownAction::Uninstall(_))
     }
 
     #[test]
     fn watch_state_distinguishes_deleted_from_never_seen() {
-        let (present, leaving) = (
-            daemon_set(Value::Null),
-            daemon_set("2026-01-01T00:00:00Z".into()),
-        );
-        for (state, found, expected) in [
-            (WatchState::NotSeen, None, WatchState::NotSeen),
-            (WatchState::NotSeen, Some(&present), WatchState::Present),
-            (WatchState::Present, Some(&leaving), WatchState::Deleting),
-            (WatchState::Present, None, WatchState::Deleting),
-            (WatchState::Deleting, None, WatchState::Deleting),
+        let (present, leaving) = (daemon_set("linkerd", HERE), daemon_set("linkerd", GOING));
+        let moved = daemon_set("linkerd", SetState::Moved);
+        let deleted = || Event::Delete(present.clone());
+        for (before, event, expected) in [
+            (NotSeen, Event::InitDone, NotSeen),
+            (NotSeen, Event::Apply(daemon_set("other", HERE)), NotSeen),
+            (NotSeen, Event::Apply(present.clone()), Present),
+            (Present, Event::Apply(leaving), Deleting),
+            (Present, deleted(), Deleting),
+            (Present, Event::Apply(moved), Present),
+            (Present, Event::Delete(daemon_set("other", HERE)), Present),
+            (Deleting, Event::InitDone, Deleting),
             // Recreated.
-            (WatchState::Deleting, Some(&present), WatchState::Present),
+            (Deleting, Event::Apply(present.clone()), Present),
         ] {
-            assert_eq!(next_state(&state, found), expected, "{state:?}");
+            let known = if before == Present {
+                &[("linkerd", HERE)][..]
+            } else {
+                &[]
+            };
+            let mut state = state(before, sets(known));
+            state.apply(event, &own());
+            assert_eq!(state.own, expected, "{before:?}");
         }
     }
 
     #[test]
+    fn repeated_list_has_an_effect_when_it_is_complete() {
+        let all = [("linkerd", GOING), ("linkerd-agent", HERE)];
+        let mut found = state(Deleting, sets(&all));
+        let events = [
+            Event::Init,
+            Event::InitApply(daemon_set("linkerd-agent", HERE)),
+        ];
+        for event in events {
+            found.apply(event, &own());
+            assert_eq!(found.sets, sets(&all));
+        }
+        found.apply(Event::InitDone, &own());
+        assert_eq!(found, state(Deleting, sets(&all[1..])));
+    }
+
+    #[test]
     fn agent_uninstalls_only_after_its_daemon_set_was_deleted() {
-        use WatchState::{Deleting, NotSeen, Present};
         let nothing = || QueryResult::Unknown("403 Forbidden".to_owned());
+        let present = || QueryResult::Found(sets(&[("linkerd", HERE)]));
+        let moved = || QueryResult::Found(sets(&[("linkerd", SetState::Moved)]));
+        let deleting = || QueryResult::Found(sets(&[("linkerd", GOING)]));
+        let absent = || QueryResult::Found(Sets::default());
         let table = [
-            (NotSeen, QueryResult::Present, false),
-            (Present, QueryResult::Present, false),
-            (Deleting, QueryResult::Present, false),
-            (NotSeen, QueryResult::Deleting, true),
-            (Present, QueryResult::Deleting, true),
-            (NotSeen, QueryResult::Absent, false),
-            (Present, QueryResult::Absent, true),
-            (Deleting, QueryResult::Absent, true),
+            (NotSeen, present(), false),
+            (Present, present(), false),
+            (Deleting, present(), false),
+            (Present, moved(), false),
+            (NotSeen, moved(), false),
+            (NotSeen, deleting(), true),
+            (Present, deleting(), true),
+            (NotSeen, absent(), false),
+            (Present, absent(), true),
+            (Deleting, absent(), true),
             (NotSeen, nothing(), false),
             (Present, nothing(), false),
             (Deleting, nothing(), true),
         ];
-        for (state, result, uninstalls) in table {
-            let shutdown_action = decide(&state, &result, &own());
-            let found = matches!(shutdown_action, ShutdownAction::Uninstall(_));
-            assert_eq!(found, uninstalls, "{state:?} {result:?}");
+        for (own_state, result, expected) in table {
+            let action = decide(&state(own_state, Sets::default()), &result, &own());
+            assert_eq!(uninstalls(&action), expected, "{own_state:?} {result:?}");
         }
+    }
+
+    /// What `helm upgrade` does when the agents get a namespace of their own: it creates their new
+    /// DaemonSet, then deletes account, roles and the old DaemonSet.
+    #[test]
+    fn agent_with_a_successor_keeps_the_mesh() {
+        let denied = QueryResult::Unknown("401 Unauthorized".to_owned());
+        let found = |all: &[_]| QueryResult::Found(sets(all));
+        for (successors, result, expected) in [
+            (&[("linkerd-agent", HERE)][..], &denied, false),
+            (&[("linkerd-agent", GOING)], &denied, true),
+            (&[("former", SetState::Moved)], &denied, true),
+            (&[], &denied, true),
+            (&[], &found(&[("linkerd-agent", HERE)]), false),
+            (
+                &[],
+                &found(&[("linkerd", GOING), ("linkerd-agent", HERE)]),
+                false,
+            ),
+            (
+                &[],
+                &found(&[("linkerd", GOING), ("linkerd-agent", GOING)]),
+                true,
+            ),
+            // The response is newer than the watch.
+            (&[("linkerd-agent", HERE)], &found(&[]), true),
+        ] {
+            let mut state = state(Present, sets(&[("linkerd", HERE)]));
+            for (namespace, found) in successors {
+                state.apply(Event::Apply(daemon_set(namespace, *found)), &own());
+            }
+            state.apply(Event::Delete(daemon_set("linkerd", HERE)), &own());
+            let action = decide(&state, result, &own());
+            assert_eq!(uninstalls(&action), expected, "{successors:?} {result:?}");
+        }
+    }
+
+    #[test]
+    fn agent_keeps_the_mesh_when_not_all_daemon_sets_fit() {
+        let namespaces: Vec<String> = (0..=MAX_SETS).map(|number| format!("n{number}")).collect();
+        let all: Vec<_> = namespaces
+            .iter()
+            .map(|name| (name.as_str(), GOING))
+            .collect();
+        let own_was_seen = state(Present, Sets::default());
+        for (all, expected) in [(&all[1..], true), (&all, false)] {
+            let sets = sets(all);
+            assert_eq!(sets.by_namespace.len(), MAX_SETS);
+            let action = decide(&own_was_seen, &QueryResult::Found(sets), &own());
+            assert_eq!(uninstalls(&action), expected, "{action:?}");
+        }
+    }
+
+    /// The requests are those for which the role is restricted to the name.
+    #[tokio::test(start_paused = true)]
+    async fn requests_name_the_daemon_set_and_find_its_successor() {
+        let rights: Arc<[_]> = super::super::rights::of_agent().into();
+        let items = json!([
+            daemon_set("linkerd", GOING),
+            daemon_set("linkerd-agent", HERE)
+        ]);
+        let api_server = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let asked = (
+                request.method().as_str(),
+                request.uri().path(),
+                query.as_str(),
+            );
+            assert_eq!(asked.1, "/apis/apps/v1/daemonsets");
+            rights::check("mesh-agent", &rights, asked).unwrap();
+            for selector in [
+                "fieldSelector=metadata.name%3Dmesh-agent",
+                "labelSelector=linkerd.io%2Fcontrol-plane-component%3Dmesh-agent",
+            ] {
+                assert!(query.contains(selector), "{query}");
+            }
+            let list = json!({
+                "apiVersion": "apps/v1", "kind": "DaemonSetList",
+                "metadata": {"resourceVersion": "7"}, "items": items,
+            });
+            async move {
+                if query.contains("watch=") {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        let client = Client::new(api_server, "linkerd");
+        let (own, all) = (own(), sets(&[("linkerd", GOING), ("linkerd-agent", HERE)]));
+        assert_eq!(query(&client, &own).await, QueryResult::Found(all.clone()));
+        let (sender, mut receiver) = watch::channel(WatchState::default());
+        tokio::select! {
+            () = watch(&client, Some(&own), &sender) => {}
+            seen = receiver.wait_for(|state| state.own == Deleting) => {
+                assert_eq!(seen.unwrap().sets, all);
+            }
+        }
+        let action = shutdown_action(Some(&client), Some(&own), receiver).await;
+        let expected = "DaemonSet linkerd/mesh-agent is being deleted, and DaemonSet linkerd-agent/mesh-agent replaces it";
+        assert_eq!(action, ShutdownAction::Keep(expected.to_owned()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,21 +524,22 @@ mod tests {
             Ok::<_, Infallible>(response)
         });
         let client = Client::new(denied, "linkerd");
-        for (state, delay, uninstalls) in [
-            (WatchState::Present, Duration::ZERO, true),
-            (WatchState::Present, WATCH_TIMEOUT / 2, true),
-            (WatchState::Present, WATCH_TIMEOUT * 2, false),
-            (WatchState::NotSeen, WATCH_TIMEOUT / 2, false),
+        for (before, delay, expected) in [
+            (Present, Duration::ZERO, true),
+            (Present, WATCH_TIMEOUT / 2, true),
+            (Present, WATCH_TIMEOUT * 2, false),
+            (NotSeen, WATCH_TIMEOUT / 2, false),
         ] {
-            let (sender, state) = watch::channel(state);
+            let (sender, receiver) = watch::channel(state(before, Sets::default()));
             let own = own();
-            let (action, ()) =
-                tokio::join!(shutdown_action(Some(&client), Some(&own), state), async {
+            let (action, ()) = tokio::join!(
+                shutdown_action(Some(&client), Some(&own), receiver),
+                async {
                     sleep(delay).await;
-                    sender.send_replace(WatchState::Deleting);
-                });
-            let found = matches!(action, ShutdownAction::Uninstall(_));
-            assert_eq!(found, uninstalls, "{delay:?} {action:?}");
+                    sender.send_modify(|state| state.own = Deleting);
+                }
+            );
+            assert_eq!(uninstalls(&action), expected, "{delay:?} {action:?}");
         }
     }
 }

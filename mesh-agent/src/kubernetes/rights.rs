@@ -13,8 +13,8 @@ pub(super) fn of_agent() -> Vec<Right> {
         // The container runtime of its node, and the removal of the start-up taint.
         .chain(rights::all("", "nodes", read))
         .chain(rights::all("", "nodes", &["patch"]))
-        // Whether the agent is restarted or uninstalled.
-        .chain(rights::named("apps", "daemonsets", &["get", "list", "watch"], "mesh-agent"))
+        // Whether the agent is restarted, uninstalled or replaced.
+        .chain(rights::named("apps", "daemonsets", read, "mesh-agent"))
         .collect()
 }
 

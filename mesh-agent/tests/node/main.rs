@@ -19,3 +19,4 @@ mod packet_filter;
 mod plugin;
 mod runtime;
 mod sandbox;
+mod successor;
