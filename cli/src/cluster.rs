@@ -86,6 +86,20 @@ impl Cluster {
         pages(&self.api(scope), params).await
     }
 
+    /// Lists the objects of a kind in several namespaces.
+    pub(crate) async fn list_within<K: Namespaced>(
+        &self,
+        namespaces: &[String],
+        params: ListParams,
+    ) -> kube::Result<Vec<K>> {
+        let mut found = Vec::new();
+        for namespace in namespaces {
+            let scope = Scope::Namespace(namespace.clone());
+            found.extend(self.list(&scope, params.clone()).await?);
+        }
+        Ok(found)
+    }
+
     fn api<K: Namespaced>(&self, scope: &Scope) -> Api<K> {
         match scope.namespace() {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -146,10 +160,14 @@ impl Cluster {
         let text = text.context("ConfigMap linkerd-config has no key \"values\"")?;
         let values = serde_norway::from_str(text)
             .context("the values of ConfigMap linkerd-config are not YAML")?;
-        let mut values =
-            Values::read(values).context("read the values of ConfigMap linkerd-config")?;
-        values.namespace.clone_from(&self.control_namespace);
-        Ok(values)
+        Values::of_installation(values, &self.control_namespace)
+            .context("read the values of ConfigMap linkerd-config")
+    }
+
+    /// Returns the namespace of the node agents; that of the chart if the values cannot be read.
+    pub(crate) async fn agent_namespace(&self) -> String {
+        let values = self.values().await.unwrap_or_default();
+        values.agent_namespace().to_owned()
     }
 
     /// Returns the trust anchors that the identity service uses, in PEM.

@@ -155,13 +155,14 @@ fn add_namespace_and_overrides(
     namespace: &str,
 ) -> anyhow::Result<()> {
     let all = overrides::extract_values(manifests)?;
-    let values = Values::read(all.clone())
+    let mut values = Values::read(all.clone())
         .map_err(|error| Failure::Input(format!("invalid values: {error}")))?;
+    namespace.clone_into(&mut values.namespace);
     for IgnoredKey { path, reason } in ignored_keys::<Values>(&all) {
         output::note(&format!("the value {path} has no effect: {reason}"));
     }
     manifest::hooks_first(manifests);
-    manifests.insert(0, manifest::namespace(namespace, values.redirection())?);
+    manifests.insert(0, manifest::namespace(&values)?);
     manifests.push(Overrides::from_values(&all)?.secret(namespace)?);
     Ok(())
 }

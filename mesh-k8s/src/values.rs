@@ -12,8 +12,10 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::rbac::v1::Subject;
 use mesh_core::identity;
+use serde_json::Value;
 
 use self::common::OpenObject;
+use self::reading::ValuesError;
 
 /// Defines structs of values with the default of each field: the one after `=`, or else that of its
 /// type.
@@ -252,6 +254,37 @@ pub enum Redirection {
 }
 
 impl Values {
+    /// Reads the values that an installation recorded, of this version or an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// A value of the wrong type or with invalid content.
+    pub fn of_installation(mut recorded: Value, namespace: &str) -> Result<Self, ValuesError> {
+        // Until 0.1.0 the agents were always in the namespace of the control plane.
+        if let Some(agent) = recorded.get_mut("meshAgent").and_then(Value::as_object_mut) {
+            agent.entry("namespace").or_insert_with(|| "".into());
+        }
+        let mut values = Self::read(recorded)?;
+        namespace.clone_into(&mut values.namespace);
+        Ok(values)
+    }
+
+    /// Returns the namespace of the agents.
+    pub fn agent_namespace(&self) -> &str {
+        non_empty(&self.mesh_agent.namespace).unwrap_or(&self.namespace)
+    }
+
+    /// Returns the strictest Pod Security level that admits the pods of the control plane's
+    /// namespace. The agents use the node's network, processes and directories, and `linkerd-init`
+    /// needs two capabilities, which `baseline` does not admit either.
+    pub fn pod_security_level(&self) -> &'static str {
+        match self.redirection() {
+            Redirection::Agent if self.agent_namespace() == self.namespace => "privileged",
+            Redirection::InitContainer => "privileged",
+            Redirection::Agent | Redirection::ForeignCni => "restricted",
+        }
+    }
+
     /// Returns the component that redirects pods.
     pub fn redirection(&self) -> Redirection {
         match (self.mesh_agent.enabled, self.cni_enabled) {

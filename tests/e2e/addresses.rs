@@ -2,7 +2,7 @@
 //! Also the nodes that an agent is allowed to change.
 
 use mesh_test_support::cluster::Cluster;
-use mesh_test_support::cluster::installation::{Installation, NAMESPACE as CONTROL_PLANE};
+use mesh_test_support::cluster::installation::{AGENT_NAMESPACE, Installation};
 use mesh_test_support::eventually::eventually;
 use serde_json::{Value, json};
 
@@ -144,7 +144,7 @@ fn cases(cluster: &Cluster) -> Vec<AddressCase> {
 /// Uses the agent's token, like an attacker who has compromised the agent.
 fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
     let agents = cluster.list(format!(
-        "pods -n {CONTROL_PLANE} -l linkerd.io/control-plane-component=mesh-agent"
+        "pods -n {AGENT_NAMESPACE} -l linkerd.io/control-plane-component=mesh-agent"
     ));
     let agent = agents.first().expect("an agent runs");
     let name = agent["metadata"]["name"]
@@ -153,7 +153,7 @@ fn assert_agent_can_only_patch_own_node(cluster: &Cluster) {
     let own = agent["spec"]["nodeName"].as_str().expect("it is scheduled");
     let bound = format!("--bound-object-kind=Pod --bound-object-name={name}");
     let token = cluster.kubectl(format!(
-        "create token mesh-agent -n {CONTROL_PLANE} {bound}"
+        "create token mesh-agent -n {AGENT_NAMESPACE} {bound}"
     ));
     // Patches like kubectl, but without reading the node first, which agents are not allowed to do.
     let bearer = format!("authorization: Bearer {}", token.trim());

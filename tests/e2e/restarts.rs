@@ -2,7 +2,7 @@
 //! proxy.
 
 use mesh_test_support::cluster::Cluster;
-use mesh_test_support::cluster::installation::{AGENT, Installation, NAMESPACE};
+use mesh_test_support::cluster::installation::{AGENT, AGENT_NAMESPACE, Installation, NAMESPACE};
 
 use crate::load::{Downloads, HttpVersion, Load, STEADY};
 use crate::node::Nodes;
@@ -26,8 +26,8 @@ fn restarts_under_load_fail_no_request() {
     let stories: [(&str, &dyn Fn()); 5] = [
         ("the servers restarted", &|| shop.restart_workload("web")),
         ("the agents restarted", &|| {
-            cluster.kubectl(format!("rollout restart -n {NAMESPACE} {AGENT}"));
-            cluster.rolled_out(NAMESPACE, AGENT);
+            cluster.kubectl(format!("rollout restart -n {AGENT_NAMESPACE} {AGENT}"));
+            cluster.rolled_out(AGENT_NAMESPACE, AGENT);
         }),
         ("the control plane restarted", &|| {
             cluster.kubectl(format!("rollout restart deployment -n {NAMESPACE}"));

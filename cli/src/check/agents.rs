@@ -23,7 +23,7 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "agent-ready",
             "a ready agent runs on every node",
-            "kubectl -n {ns} describe daemonset mesh-agent",
+            "kubectl -n {agent-ns} describe daemonset mesh-agent",
             ready,
         )
         .explained_by(&[NOT_RUNNING, &["controllers-permissions"]]),
@@ -31,7 +31,7 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "agent-answers",
             "node agents respond",
-            "kubectl -n {ns} rollout restart daemonset mesh-agent",
+            "kubectl -n {agent-ns} rollout restart daemonset mesh-agent",
             responding,
         )
         .explained_by(&[&["nodes-ready", "agent-ready"]])
@@ -39,13 +39,13 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "agent-version",
             "node agents have the control plane's version",
-            "kubectl -n {ns} rollout status daemonset mesh-agent",
+            "kubectl -n {agent-ns} rollout status daemonset mesh-agent",
             version,
         ),
         Check::new(
             "agent-cni",
             "mesh-cni is in the CNI chain of every node",
-            "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; the agent restores its entry unless another plugin removes its files",
+            "kubectl -n {agent-ns} logs -l app.kubernetes.io/name=mesh-agent; the agent restores its entry unless another plugin removes its files",
             chained,
         )
         .explained_by(&[&["nodes-ready", "agent-foreign-cni"]]),
@@ -82,7 +82,7 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "agent-waiting",
             "no pod is waiting to be redirected",
-            "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD replaces it",
+            "kubectl -n {agent-ns} logs -l app.kubernetes.io/name=mesh-agent; kubectl -n NAMESPACE delete pod POD replaces it",
             |facts| {
                 // The agent may not have enrolled a new pod yet.
                 let new = |pod: &PodRef| {
@@ -111,8 +111,8 @@ pub(super) const CATEGORY: Category = Category {
 /// their replacements.
 pub(super) const POD_SECURITY: Check = Check::new(
     "pre-pod-security",
-    "the control plane's namespace admits the node agent",
-    "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
+    "the node agents' namespace admits them",
+    "kubectl label namespace {agent-ns} --overwrite pod-security.kubernetes.io/enforce=privileged",
     pod_security,
 );
 
@@ -127,8 +127,9 @@ pub(super) const FOREIGN_CNI: Check = Check::new(
 /// Returns the agent pods by node.
 fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
     let mut by_node: BTreeMap<String, Vec<&Pod>> = BTreeMap::new();
+    let namespace = facts.agent_namespace();
     for pod in facts.live_pods()? {
-        if is_agent(pod) && pod.namespace().as_deref() == Some(&facts.control_namespace) {
+        if is_agent(pod) && pod.namespace().as_ref() == Some(&namespace) {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
             by_node
                 .entry(node.unwrap_or_default())
@@ -141,8 +142,7 @@ fn agent_pods(facts: &Facts) -> Result<BTreeMap<String, Vec<&Pod>>, String> {
 
 /// Returns the template of the agent's pods.
 fn template(facts: &Facts) -> Result<Option<&PodSpec>, String> {
-    let sets = fact_ref(&facts.objects.daemon_sets)?;
-    let set = sets.iter().find(|set| set.name_any() == agent::NAME);
+    let set = facts.agent_set()?;
     let set = set.ok_or_else(|| format!("DaemonSet {} is missing", agent::NAME))?;
     Ok(set
         .spec
@@ -218,7 +218,7 @@ fn wanted_nodes<'a>(
 }
 
 /// The repair for a wrong node selector of the agents.
-const CORRECT_SELECTOR: &str = "correct meshAgent.nodeSelector in the values and {upgrade}; a change by hand: kubectl -n {ns} rollout undo daemonset mesh-agent";
+const CORRECT_SELECTOR: &str = "correct meshAgent.nodeSelector in the values and {upgrade}; a change by hand: kubectl -n {agent-ns} rollout undo daemonset mesh-agent";
 
 fn ready(facts: &Facts) -> CheckResult {
     let pods = agent_pods(facts)?;
@@ -260,7 +260,10 @@ fn ready(facts: &Facts) -> CheckResult {
         if problems.is_empty() {
             wrong.push(
                 Finding::new(format!("node {name}: {} is not ready", pod.name_any())).with_fix(
-                    format!("kubectl -n {{ns}} logs {} --all-containers", pod.name_any()),
+                    format!(
+                        "kubectl -n {{agent-ns}} logs {} --all-containers",
+                        pod.name_any()
+                    ),
                 ),
             );
         } else {
@@ -285,7 +288,7 @@ fn without_agent(node: &str, unmatched: Option<String>, by_affinity: bool) -> Fi
             "{text}; the node affinity of DaemonSet {} excludes it",
             agent::NAME
         ))
-        .with_fix("remove affinity.nodeAffinity from the template, or have it match the node: kubectl -n {ns} edit daemonset mesh-agent; a change by hand: kubectl -n {ns} rollout undo daemonset mesh-agent"),
+        .with_fix("remove affinity.nodeAffinity from the template, or have it match the node: kubectl -n {agent-ns} edit daemonset mesh-agent; a change by hand: kubectl -n {agent-ns} rollout undo daemonset mesh-agent"),
         None => Finding::new(text).with_fix(format!(
             "kubectl describe node {node}: a taint that meshAgent.tolerations does not tolerate excludes the agent"
         )),
@@ -307,7 +310,7 @@ fn responding(facts: &Facts) -> CheckResult {
             );
         } else if let Some(pod) = ready_on(facts, node)? {
             wrong.push(Finding::new(format!("node {node}: {reason}")).with_fix(format!(
-                "kubectl -n {{ns}} delete pod {}; its log shows why it does not respond: kubectl -n {{ns}} logs {}",
+                "kubectl -n {{agent-ns}} delete pod {}; its log shows why it does not respond: kubectl -n {{agent-ns}} logs {}",
                 pod.name_any(),
                 pod.name_any()
             )));
@@ -417,19 +420,11 @@ fn not_chained(node: &str, cni: &CniStatus) -> Finding {
 /// The agent uses the network and directories of the node, which only the level `privileged`
 /// admits. A namespace without the label has the cluster's default, which is usually privileged.
 fn pod_security(facts: &Facts) -> CheckResult {
-    let level = facts
-        .namespace(&facts.control_namespace)
-        .and_then(|namespace| {
-            namespace
-                .labels()
-                .get("pod-security.kubernetes.io/enforce")
-                .cloned()
-        });
-    Ok(match level.as_deref() {
+    let namespace = facts.agent_namespace();
+    Ok(match facts.enforced_level(&namespace) {
         None | Some("privileged") => Outcome::ok(""),
         Some(level) => Outcome::fail(format!(
-            "namespace {} enforces {level:?}; the node agent needs \"privileged\"",
-            facts.control_namespace
+            "namespace {namespace} enforces {level:?}; the node agent needs \"privileged\""
         )),
     })
 }

@@ -83,10 +83,10 @@ impl Rows {
     }
 }
 
-/// Returns whether the namespace is that of the control plane or of an extension.
+/// Returns whether the namespace is that of the control plane, the agents or an extension.
 fn is_of_mesh(facts: &Facts, name: &str) -> bool {
     let extension = |namespace: &Namespace| namespace.labels().contains_key(EXTENSION);
-    name == facts.control_namespace || facts.namespace(name).is_some_and(extension)
+    facts.is_own_namespace(name) || facts.namespace(name).is_some_and(extension)
 }
 
 fn of_analysis(finding: &analyze::Finding) -> Finding {

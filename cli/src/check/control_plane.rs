@@ -156,6 +156,12 @@ pub(super) const CONFIG: Category = Category {
             config::drift,
         ),
         Check::new(
+            "control-plane-pod-security",
+            "the control plane's namespace enforces the Pod Security level of its pods",
+            "kubectl label namespace {ns} --overwrite pod-security.kubernetes.io/enforce=LEVEL",
+            config::pod_security,
+        ),
+        Check::new(
             "values-without-effect",
             "all configured values have an effect",
             "remove the keys from the values file; docs/reference/values.md has the supported values",

@@ -95,7 +95,7 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "pods-enrolled",
             "connections of every meshed pod are redirected",
-            "kubectl -n {ns} logs -l app.kubernetes.io/name=mesh-agent",
+            "kubectl -n {agent-ns} logs -l app.kubernetes.io/name=mesh-agent",
             redirection::enrolled,
         )
         .explained_by(&[AGENTS, &["agent-answers"]])

@@ -23,6 +23,7 @@ use serde_json::Value;
 pub(crate) use self::viz::{SelfCheck, Viz};
 use crate::analyze::kinds::POLICIES;
 use crate::analyze::{self, Finding};
+use crate::cluster::agent;
 use crate::mesh::Scope;
 
 /// A fact, or why it could not be determined.
@@ -271,9 +272,8 @@ impl Facts {
         let text = self.values_text()?;
         let what = "the values of ConfigMap linkerd-config";
         let values = serde_norway::from_str(&text).map_err(|error| format!("{what}: {error}"))?;
-        let mut values = Values::read(values).map_err(|error| format!("{what}: {error}"))?;
-        values.namespace.clone_from(&self.control_namespace);
-        Ok(values)
+        Values::of_installation(values, &self.control_namespace)
+            .map_err(|error| format!("{what}: {error}"))
     }
 
     pub(crate) fn values_text(&self) -> Fact<String> {
@@ -292,6 +292,26 @@ impl Facts {
     pub(crate) fn has_agents(&self) -> bool {
         self.values()
             .map_or(true, |values| values.redirection() == Redirection::Agent)
+    }
+
+    /// Returns the namespace of the node agents; that of the chart if the values are unknown.
+    pub(crate) fn agent_namespace(&self) -> String {
+        let values = self.values().unwrap_or_default();
+        values.agent_namespace().to_owned()
+    }
+
+    /// Returns the DaemonSet of the node agents, if it exists.
+    pub(crate) fn agent_set(&self) -> Fact<Option<&DaemonSet>> {
+        let namespace = self.agent_namespace();
+        let mut sets = fact_ref(&self.objects.daemon_sets)?.iter();
+        Ok(sets.find(|set| {
+            set.name_any() == agent::NAME && set.namespace().as_ref() == Some(&namespace)
+        }))
+    }
+
+    /// Returns whether a namespace is that of the control plane or of the node agents.
+    pub(crate) fn is_own_namespace(&self, name: &str) -> bool {
+        name == self.control_namespace || self.has_agents() && name == self.agent_namespace()
     }
 
     /// Returns whether the values ask for reports of the installation, which is not the default.
@@ -424,6 +444,14 @@ impl Facts {
         about
             .max_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0))
             .and_then(|event| event.message.as_deref())
+    }
+
+    /// Returns the Pod Security level that a namespace enforces, if it has one.
+    pub(crate) fn enforced_level(&self, namespace: &str) -> Option<&str> {
+        let labels = self.namespace(namespace)?.labels();
+        labels
+            .get("pod-security.kubernetes.io/enforce")
+            .map(String::as_str)
     }
 
     pub(crate) fn namespace(&self, name: &str) -> Option<&Namespace> {

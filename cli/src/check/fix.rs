@@ -13,6 +13,7 @@ pub(super) fn substitute(text: &str, facts: &Facts) -> String {
     if text.contains('{') {
         text.replace("{upgrade}", &upgrade(facts))
             .replace("{ns}", &facts.control_namespace)
+            .replace("{agent-ns}", &facts.agent_namespace())
             .replace("{viz}", facts.viz_namespace())
     } else {
         text.to_owned()

@@ -163,6 +163,7 @@ fn control_plane_pod(component: &str, number: usize) -> Pod {
 fn agent_pod(node: &str) -> Pod {
     let mut pod = control_plane_pod("mesh-agent", 0);
     pod.metadata.name = Some(format!("mesh-agent-{node}"));
+    pod.metadata.namespace = Some("linkerd-agent".to_owned());
     pod.metadata.owner_references = serde_json::from_value(json!([
         {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "mesh-agent", "uid": "u"}
     ]))
@@ -299,10 +300,10 @@ pub(super) fn healthy() -> Facts {
     objects.nodes = Ok(of_kind(&documents, "Node"));
     objects.pods = Ok(pods);
     objects.services = Ok(of_kind(&documents, "Service"));
-    let (own, shop): (Vec<Value>, _) = documents
-        .iter()
-        .cloned()
-        .partition(|document| document["metadata"]["namespace"] == "linkerd");
+    let (own, shop): (Vec<Value>, _) = documents.iter().cloned().partition(|document| {
+        let namespace = document["metadata"]["namespace"].as_str();
+        matches!(namespace, Some("linkerd" | "linkerd-agent"))
+    });
     objects.deployments = Ok(of_kind(&own, "Deployment"));
     objects.daemon_sets = Ok(of_kind(&documents, "DaemonSet"));
     objects.cron_jobs = Ok(Vec::new());

@@ -92,15 +92,16 @@ impl Cluster {
     /// Lists the agent pods that the parameters select.
     async fn agent_pods(&self, params: ListParams) -> anyhow::Result<Vec<Pod>> {
         let failed = |error| error::failed("list the node agents", error);
-        let set = self.control_object::<DaemonSet>(NAME).await;
-        let Some(set) = set.map_err(failed)? else {
+        let namespace = self.agent_namespace().await;
+        let sets: Api<DaemonSet> = Api::namespaced(self.client.clone(), &namespace);
+        let Some(set) = sets.get_opt(NAME).await.map_err(failed)? else {
             return Ok(Vec::new());
         };
         let labels = set
             .spec
             .and_then(|spec| spec.selector.match_labels)
             .unwrap_or_default();
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.control_namespace);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
         let params = params.labels(&select::text(&labels));
         Ok(pods.list(&params).await.map_err(failed)?.items)
     }

@@ -1,6 +1,6 @@
 //! Splits, orders and prints rendered manifests.
 
-use mesh_k8s::values::Redirection;
+use mesh_k8s::values::Values;
 use serde_json::{Value, json};
 
 use super::chart::VALUES_KIND;
@@ -70,14 +70,9 @@ pub(crate) fn hooks_first(manifests: &mut [Manifest]) {
     manifests.sort_by_key(|manifest| !manifest.is_hook());
 }
 
-/// Returns the namespace of the control plane. Its controllers satisfy the Pod Security level
-/// `restricted`. The node agent uses the host's network and processes, and `linkerd-init` needs two
-/// capabilities; both require the level `privileged`.
-pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<Manifest> {
-    let profile = match redirection {
-        Redirection::ForeignCni => "restricted",
-        Redirection::Agent | Redirection::InitContainer => "privileged",
-    };
+/// Returns the namespace of the control plane.
+pub(crate) fn namespace(values: &Values) -> anyhow::Result<Manifest> {
+    let name = &values.namespace;
     Manifest::from_object(json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -88,7 +83,7 @@ pub(crate) fn namespace(name: &str, redirection: Redirection) -> anyhow::Result<
                 "linkerd.io/is-control-plane": "true",
                 "linkerd.io/control-plane-ns": name,
                 "config.linkerd.io/admission-webhooks": "disabled",
-                "pod-security.kubernetes.io/enforce": profile,
+                "pod-security.kubernetes.io/enforce": values.pod_security_level(),
             },
         },
     }))

@@ -52,6 +52,7 @@ pub(crate) fn render(
 fn of_control_plane(values: &Values) -> Value {
     json!({
         "linkerdNamespace": values.namespace,
+        "meshAgentNamespace": values.agent_namespace(),
         "clusterDomain": values.cluster_domain,
         "identityTrustDomain": values.trust_domain(),
     })

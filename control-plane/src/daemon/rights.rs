@@ -108,7 +108,7 @@ mod tests {
 
     /// ServiceAccounts of other programs: the agent, whose package has a test like this one, and
     /// Prometheus.
-    const OTHERS: [&str; 2] = ["linkerd/mesh-agent", "linkerd-viz/prometheus"];
+    const OTHERS: [&str; 2] = ["linkerd-agent/mesh-agent", "linkerd-viz/prometheus"];
 
     /// The roles that Kubernetes has for authentication and authorization by extension API servers,
     /// and the rights that are used of them.

@@ -99,6 +99,7 @@
   "meshAgent.image.version": "",
   "meshAgent.logFormat": "plain",
   "meshAgent.logLevel": "info",
+  "meshAgent.namespace": "linkerd-agent",
   "meshAgent.nodeSelector": {"kubernetes.io/os":"linux"},
   "meshAgent.podAnnotations": {},
   "meshAgent.podLabels": {},

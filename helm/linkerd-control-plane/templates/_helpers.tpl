@@ -142,6 +142,18 @@ strategy:
 {{- if .Values.meshAgent.enabled }}agent{{ else if .Values.cniEnabled }}cni{{ else }}init{{ end }}
 {{- end }}
 
+{{/* The namespace of the agents. Parameter: the root. */}}
+{{- define "mesh.agentNamespace" -}}
+{{ .Values.meshAgent.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{/* The Pod Security level of the control plane's namespace. Parameter: the root. */}}
+{{- define "mesh.podSecurityLevel" -}}
+{{- $redirection := include "mesh.redirection" . }}
+{{- $shared := and (eq $redirection "agent") (eq (include "mesh.agentNamespace" .) .Release.Namespace) }}
+{{- if or $shared (eq $redirection "init") }}privileged{{ else }}restricted{{ end }}
+{{- end }}
+
 {{/* Whether the mesh creates its certificates; empty if not. Parameter: the root. */}}
 {{- define "mesh.bootstraps" -}}
 {{- if not (or .Values.identity.externalCA .Values.identityTrustAnchorsPEM) }}yes{{ end }}

@@ -31,7 +31,7 @@ mod tests {
     fn roles_of_the_chart_are_the_rights_that_the_code_lists() {
         let bindings = CHART
             .lines()
-            .filter_map(|line| line.strip_prefix("ServiceAccount linkerd/mesh-agent: "));
+            .filter_map(|line| line.strip_prefix("ServiceAccount linkerd-agent/mesh-agent: "));
         let granted: BTreeSet<String> = bindings
             .flat_map(|role| {
                 CHART

@@ -16,6 +16,10 @@ values! {
         /// Run the node agent. Without it, pods get the init container `linkerd-init` or rely on
         /// another CNI plugin (`cniEnabled`)
         pub enabled: bool = true,
+        /// Namespace of the agents' privileged pods, which the chart creates; empty for the
+        /// namespace of the control plane
+        #[schemars(extend("pattern" = "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"))]
+        pub namespace: String = "linkerd-agent".into(),
         /// Image of the agent
         pub image: Image = Image::named("mesh/agent"),
         /// Redirection tier: `auto` for the best one that works on each node, or a required one

@@ -20,6 +20,8 @@ values! {
         pub identity_trust_domain: String,
         /// Namespace of the control plane
         pub linkerd_namespace: String = "linkerd".into(),
+        /// Namespace of the node agents, whose metrics Prometheus reads; empty for none
+        pub mesh_agent_namespace: String = "linkerd-agent".into(),
 
         /// Registry and path of images without a registry of their own
         pub default_registry: String = "mesh".into(),
@@ -175,6 +177,7 @@ values! {
         /// Namespaces whose pods the API server sends to the webhook
         #[schemars(with = "OpenObject")]
         pub namespace_selector: LabelSelector = selector([
+            ("config.linkerd.io/admission-webhooks", "NotIn", &["disabled"]),
             ("kubernetes.io/metadata.name", "NotIn", &["kube-system"]),
         ]),
         /// Pods that the API server sends to the webhook

@@ -117,3 +117,12 @@ pub(crate) fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Valu
         .find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
+
+/// Returns the DaemonSet of the agents, if there is one. That of charts that had them in another
+/// namespace is not.
+pub(crate) fn agents(objects: &[Value]) -> Option<&Value> {
+    objects.iter().find(|object| {
+        object["kind"] == "DaemonSet"
+            && object["metadata"]["labels"]["mesh-agent/moved-to"].is_null()
+    })
+}

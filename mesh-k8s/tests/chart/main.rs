@@ -23,6 +23,7 @@ mod coverage;
 mod crds;
 mod generated;
 mod helm;
+mod namespaces;
 mod ports;
 mod proxy;
 mod rules;

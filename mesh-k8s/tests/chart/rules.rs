@@ -13,7 +13,7 @@ use crate::generated::{compare, root};
 use crate::helm;
 
 /// Values with the optional CronJob of reports.
-const HEARTBEAT: &str = "heartbeatUrl: https://a.example";
+pub(crate) const HEARTBEAT: &str = "heartbeatUrl: https://a.example";
 
 #[test]
 fn every_object_has_standard_labels() {
@@ -81,51 +81,6 @@ pub(crate) fn check_labels(objects: &[Value], of_chart: &[&str]) {
             assert!(labels.contains_key(*label), "{name} lacks {label}");
         }
     }
-}
-
-#[test]
-fn all_pods_except_agent_are_restricted() {
-    require_helm!("all_pods_except_agent_are_restricted");
-    let seen = check_restricted(&helm::control_plane(HEARTBEAT).unwrap());
-    assert!(seen >= 10, "{seen} containers");
-}
-
-/// Checks that all pods except those of the agent meet the *restricted* profile, and returns the
-/// number of containers.
-pub(crate) fn check_restricted(objects: &[Value]) -> usize {
-    let mut seen = 0;
-    for object in objects {
-        let spec = helm::pod_spec(object);
-        if object["kind"] == "DaemonSet" {
-            assert_eq!(object["metadata"]["name"], "mesh-agent");
-            continue;
-        }
-        if spec["containers"].is_null() {
-            continue;
-        }
-        let name = &object["metadata"]["name"];
-        assert_eq!(spec["automountServiceAccountToken"], false, "{name}");
-        for list in ["initContainers", "containers"] {
-            for container in spec[list].as_array().into_iter().flatten() {
-                let security = &container["securityContext"];
-                let name = format!("{name} {}", container["name"]);
-                assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
-                assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
-                assert_eq!(security["runAsNonRoot"], true, "{name}");
-                assert_eq!(security["capabilities"]["drop"][0], "ALL", "{name}");
-                assert!(security["capabilities"].get("add").is_none(), "{name}");
-                assert_eq!(
-                    security["seccompProfile"]["type"], "RuntimeDefault",
-                    "{name}"
-                );
-                seen += 1;
-            }
-        }
-        for volume in spec["volumes"].as_array().into_iter().flatten() {
-            assert!(volume.get("hostPath").is_none(), "{name}");
-        }
-    }
-    seen
 }
 
 /// Lists every RBAC permission of the chart in a golden file, so that a diff shows new ones.
@@ -204,11 +159,11 @@ fn agents_may_only_change_their_own_node() {
     assert_eq!(policy["failurePolicy"], "Fail");
     let rule = &policy["matchConstraints"]["resourceRules"][0];
     assert_eq!(rule["resources"], serde_json::json!(["nodes", "nodes/*"]));
-    let agent = &helm::find(&objects, "DaemonSet", "mesh-agent")["spec"]["template"]["spec"];
+    let agent = &helm::agents(&objects).unwrap()["spec"]["template"]["spec"];
     let account = agent["serviceAccountName"].as_str().unwrap();
     assert_eq!(
         policy["matchConditions"][0]["expression"],
-        format!("request.userInfo.username == \"system:serviceaccount:linkerd:{account}\"")
+        format!("request.userInfo.username == \"system:serviceaccount:linkerd-agent:{account}\"")
     );
     let binding = &helm::find(&objects, "ValidatingAdmissionPolicyBinding", name)["spec"];
     assert_eq!(binding["policyName"], name);
@@ -376,8 +331,7 @@ fn off_is_accepted_as_string_and_boolean() {
         "proxy: {logHTTPHeaders: off}",
     ] {
         let objects = helm::control_plane(values).unwrap();
-        let agent = &helm::find(&objects, "DaemonSet", "mesh-agent")["spec"]["template"]["spec"]["containers"]
-            [0];
+        let agent = &helm::agents(&objects).unwrap()["spec"]["template"]["spec"]["containers"][0];
         assert!(
             agent["args"]
                 .as_array()

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::coverage::Coverage;
 use crate::generated::compare;
-use crate::{helm, rules};
+use crate::{helm, namespaces, rules};
 
 fn viz() -> Coverage {
     Coverage {
@@ -129,7 +129,7 @@ fn viz_objects_have_standard_labels() {
 #[test]
 fn viz_pods_are_restricted() {
     require_helm!("viz_pods_are_restricted");
-    let seen = rules::check_restricted(&helm::viz("{}").unwrap());
+    let seen = namespaces::check_restricted(&helm::viz("{}").unwrap());
     assert!(seen >= 5, "{seen} containers");
 }
 

@@ -9,7 +9,13 @@ use crate::eventually::eventually;
 /// The namespace of the control plane; the default of chart and CLI.
 pub const NAMESPACE: &str = "linkerd";
 
+/// The namespace of the agents; the default of the chart.
+pub const AGENT_NAMESPACE: &str = "linkerd-agent";
+
 pub const AGENT: &str = "daemonset/mesh-agent";
+
+/// Values with which pods of the control plane's namespace are privileged.
+const PRIVILEGED: [&str; 2] = ["meshAgent.enabled=false", "meshAgent.namespace="];
 
 const CRDS: &str = "linkerd-crds";
 const CONTROL_PLANE: &str = "linkerd-control-plane";
@@ -29,6 +35,7 @@ impl<'a> Installation<'a> {
     /// `helm install`, with these values (`name=value`).
     pub fn by_helm(cluster: &'a Cluster, values: &[&str]) -> Self {
         helm(cluster, "install", CRDS, &[]);
+        enforce(cluster, is_privileged(values));
         helm(cluster, "install", CONTROL_PLANE, values);
         Self::wait_ready(cluster, InstallMethod::Helm)
     }
@@ -56,11 +63,13 @@ impl<'a> Installation<'a> {
     pub fn wait_until_ready(&self) {
         // The agents' DaemonSet is optional.
         for kind in ["deployment", "daemonset"] {
-            let workloads = self
-                .cluster
-                .kubectl(format!("get {kind} -n {NAMESPACE} -o name"));
-            for workload in workloads.lines() {
-                self.cluster.rolled_out(NAMESPACE, workload);
+            for namespace in [NAMESPACE, AGENT_NAMESPACE] {
+                let workloads = self
+                    .cluster
+                    .kubectl(format!("get {kind} -n {namespace} -o name"));
+                for workload in workloads.lines() {
+                    self.cluster.rolled_out(namespace, workload);
+                }
             }
         }
         let (green, output) = self.cluster.try_meshctl("check --wait 60s");
@@ -68,7 +77,12 @@ impl<'a> Installation<'a> {
     }
 
     pub fn upgrade(&self, values: &[&str]) {
+        // Before pods that need it, and after those that needed it.
+        if is_privileged(values) {
+            enforce(self.cluster, true);
+        }
         helm(self.cluster, "upgrade", CONTROL_PLANE, values);
+        enforce(self.cluster, is_privileged(values));
         self.wait_until_ready();
     }
 
@@ -108,7 +122,7 @@ impl<'a> Installation<'a> {
         eventually("the agents are gone", || {
             let pods = self
                 .cluster
-                .kubectl(format!("get pods -n {NAMESPACE} -o name"));
+                .kubectl(format!("get pods -n {AGENT_NAMESPACE} -o name"));
             (!pods.contains("pod/mesh-agent-"))
                 .then_some(())
                 .ok_or(pods)
@@ -117,13 +131,13 @@ impl<'a> Installation<'a> {
 
     pub fn restore_agents(&self) {
         self.select_nodes(r#"{"op":"remove","path":"/spec/template/spec/nodeSelector/absent"}"#);
-        self.cluster.rolled_out(NAMESPACE, AGENT);
+        self.cluster.rolled_out(AGENT_NAMESPACE, AGENT);
     }
 
     fn select_nodes(&self, change: &str) {
         let patch = format!("[{change}]");
         self.cluster.kubectl(format!(
-            "patch -n {NAMESPACE} {AGENT} --type=json -p {patch}"
+            "patch -n {AGENT_NAMESPACE} {AGENT} --type=json -p {patch}"
         ));
     }
 
@@ -151,6 +165,23 @@ impl Drop for Installation<'_> {
         }
         self.uninstall();
     }
+}
+
+fn is_privileged(values: &[&str]) -> bool {
+    values.iter().any(|value| PRIVILEGED.contains(value))
+}
+
+/// Has the namespace of the control plane enforce a Pod Security level, as the notes of the chart
+/// say.
+fn enforce(cluster: &Cluster, is_privileged: bool) {
+    let level = if is_privileged {
+        "privileged"
+    } else {
+        "restricted"
+    };
+    cluster.kubectl(format!(
+        "label namespace {NAMESPACE} --overwrite pod-security.kubernetes.io/enforce={level}"
+    ));
 }
 
 fn helm(cluster: &Cluster, verb: &str, chart: &str, values: &[&str]) {

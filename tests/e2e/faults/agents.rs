@@ -7,7 +7,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "no agent on a node",
         plant: &[
-            r#"kubectl -n linkerd patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
+            r#"kubectl -n linkerd-agent patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
         ],
         check: "agent-ready",
         detail: "none has the label kubernetes.io/os=none",
@@ -18,9 +18,9 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "a node keeps its startup taint, since no agent removes it",
         plant: &[
-            r#"kubectl -n linkerd patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
+            r#"kubectl -n linkerd-agent patch daemonset mesh-agent -p '{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "none"}}}}}'"#,
             // A terminating agent would remove the taint.
-            r#"while [ -n "$(kubectl -n linkerd get pods -l app.kubernetes.io/name=mesh-agent -o name)" ]; do sleep 0.2; done"#,
+            r#"while [ -n "$(kubectl -n linkerd-agent get pods -l app.kubernetes.io/name=mesh-agent -o name)" ]; do sleep 0.2; done"#,
             "kubectl taint node $node mesh-agent/not-ready=:NoSchedule",
         ],
         check: "agent-startup-taint",
@@ -34,35 +34,37 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "the agent's image cannot be pulled",
-        plant: &["kubectl -n linkerd set image daemonset/mesh-agent mesh-agent=mesh/agent:absent"],
+        plant: &[
+            "kubectl -n linkerd-agent set image daemonset/mesh-agent mesh-agent=mesh/agent:absent",
+        ],
         check: "agent-ready",
         detail: "mesh/agent:absent",
         related: &["pods-enrolled"],
-        repair_steps: &["kubectl -n linkerd rollout undo daemonset mesh-agent"],
+        repair_steps: &["kubectl -n linkerd-agent rollout undo daemonset mesh-agent"],
         substitutions: &[],
     },
     Fault {
         name: "the agent crashes",
         plant: &[
-            r#"kubectl -n linkerd patch daemonset mesh-agent --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--unknown"}]'"#,
+            r#"kubectl -n linkerd-agent patch daemonset mesh-agent --type=json -p '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--unknown"}]'"#,
         ],
         check: "agent-ready",
         detail: "unexpected argument '--unknown'",
         related: &["pods-enrolled"],
-        repair_steps: &["kubectl -n linkerd rollout undo daemonset mesh-agent"],
+        repair_steps: &["kubectl -n linkerd-agent rollout undo daemonset mesh-agent"],
         substitutions: &[],
     },
     Fault {
         name: "Pod Security refuses the agent",
         plant: &[
-            "kubectl label namespace linkerd --overwrite pod-security.kubernetes.io/enforce=restricted",
-            "kubectl -n linkerd delete pods -l app.kubernetes.io/name=mesh-agent",
+            "kubectl label namespace linkerd-agent --overwrite pod-security.kubernetes.io/enforce=restricted",
+            "kubectl -n linkerd-agent delete pods -l app.kubernetes.io/name=mesh-agent",
         ],
         check: "pre-pod-security",
         detail: "enforces \"restricted\"",
         related: &["control-plane-deployments", "agent-ready", "pods-enrolled"],
         repair_steps: &[
-            "kubectl label namespace linkerd --overwrite pod-security.kubernetes.io/enforce=privileged",
+            "kubectl label namespace linkerd-agent --overwrite pod-security.kubernetes.io/enforce=privileged",
         ],
         substitutions: &[],
     },

@@ -185,7 +185,7 @@ pub(super) const SLOW: &[Fault] = &[
         related: &["controllers-follow"],
         repair_steps: &[
             UPGRADE_STEP,
-            "kubectl -n linkerd rollout restart deployment,daemonset",
+            "kubectl -n linkerd rollout restart deployment",
         ],
         substitutions: &[],
     },
@@ -209,7 +209,7 @@ pub(super) const SLOW: &[Fault] = &[
         check: "l5d-existence-sa",
         detail: "is older than its ServiceAccount linkerd-identity",
         related: &[],
-        repair_steps: &["kubectl -n linkerd rollout restart deployment,daemonset"],
+        repair_steps: &["kubectl -n linkerd rollout restart deployment"],
         substitutions: &[],
     },
 ];

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mesh_core::annotation;
 use mesh_k8s::kinds::{ResourceExt, Service, ServiceAccount};
-use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::ignored_keys;
+use mesh_k8s::values::{Redirection, Values};
 use mesh_k8s::{heartbeat, pod, select};
 
 use super::super::facts::{Fact, fact_ref, full_name};
@@ -17,22 +17,31 @@ use crate::cluster::agent;
 
 pub(super) fn accounts(facts: &Facts) -> CheckResult {
     let there = fact_ref(&facts.objects.accounts)?;
-    let mut wanted: Vec<String> = COMPONENTS
+    let (own, of_agents) = (&facts.control_namespace, facts.agent_namespace());
+    let mut wanted: Vec<(&str, String)> = COMPONENTS
         .iter()
-        .map(|component| format!("linkerd-{component}"))
+        .map(|component| (own.as_str(), format!("linkerd-{component}")))
         .collect();
     if facts.has_agents() {
-        wanted.push(agent::NAME.to_owned());
+        wanted.push((&of_agents, agent::NAME.to_owned()));
     }
     if facts.sends_heartbeat() {
-        wanted.push(heartbeat::NAME.to_owned());
+        wanted.push((own, heartbeat::NAME.to_owned()));
     }
-    let missing = wanted
-        .into_iter()
-        .filter(|name| !there.iter().any(|account| account.name_any() == *name));
-    let missing = missing.map(|name| {
-        Finding::new(format!("ServiceAccount {name} is missing"))
-            .with_fix("{upgrade}, then kubectl -n {ns} rollout restart deployment,daemonset")
+    let missing = wanted.into_iter().filter(|(namespace, name)| {
+        !there.iter().any(|account| {
+            account.name_any() == *name && account.namespace().as_deref() == Some(namespace)
+        })
+    });
+    let missing = missing.map(|(namespace, name)| {
+        let kind = if name == agent::NAME {
+            "daemonset"
+        } else {
+            "deployment"
+        };
+        Finding::new(format!("ServiceAccount {name} is missing")).with_fix(format!(
+            "{{upgrade}}, then kubectl -n {namespace} rollout restart {kind}"
+        ))
     });
     let mut wrong: Vec<Finding> = missing.collect();
     wrong.extend(orphans(facts, there)?);
@@ -44,7 +53,7 @@ fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Fact<Vec<Finding>> {
     let mut orphans = Vec::new();
     for pod in facts.live_pods()? {
         let account = accounts.iter().find(|account| {
-            pod.namespace().as_ref() == Some(&facts.control_namespace)
+            pod.namespace() == account.namespace()
                 && account.name_any() == pod::service_account(pod)
         });
         let account = account.and_then(|account| account.creation_timestamp());
@@ -233,6 +242,33 @@ pub(super) fn addresses(facts: &Facts) -> CheckResult {
         }
     }
     Ok(Outcome::fail_if(wrong, ""))
+}
+
+/// With agents in the same namespace, `pre-pod-security` reports a level that rejects them.
+pub(super) fn pod_security(facts: &Facts) -> CheckResult {
+    let (values, namespace) = (facts.values()?, &facts.control_namespace);
+    let level = values.pod_security_level();
+    let enforced = facts.enforced_level(namespace);
+    let finding = |text: String| {
+        Finding::new(text).with_fix(format!(
+            "kubectl label namespace {namespace} --overwrite pod-security.kubernetes.io/enforce={level}"
+        ))
+    };
+    Ok(match enforced {
+        Some(enforced) if enforced == level => Outcome::ok(level),
+        Some(enforced)
+            if level == "privileged" && values.redirection() == Redirection::InitContainer =>
+        {
+            Outcome::fail(finding(format!(
+                "namespace {namespace} enforces {enforced:?}; linkerd-init in its pods needs {level:?}"
+            )))
+        }
+        _ if level == "privileged" => Outcome::ok(""),
+        other => Outcome::warn(finding(format!(
+            "namespace {namespace} enforces {}; its own pods meet {level:?}, and other pods there can take over nodes",
+            other.map_or_else(|| "no level".to_owned(), |found| format!("{found:?}"))
+        ))),
+    })
 }
 
 /// Reports keys that only Linkerd's chart supports. They are accepted so that its values files can

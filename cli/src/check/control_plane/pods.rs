@@ -34,8 +34,7 @@ pub(super) fn workloads(facts: &Facts) -> CheckResult {
         wrong.extend(problem);
     }
     if facts.has_agents() {
-        let sets = fact_ref(&facts.objects.daemon_sets)?;
-        match sets.iter().find(|set| set.name_any() == agent::NAME) {
+        match facts.agent_set()? {
             None => wrong.push(
                 Finding::new(format!(
                     "DaemonSet {} is missing: pods are not redirected on any node",
@@ -114,7 +113,7 @@ fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Finding> {
     let name = set.name_any();
     (status.current_number_scheduled < status.desired_number_scheduled).then(|| {
         let warning = facts.last_warning("DaemonSet", &name);
-        let fix = warning.and_then(|warning| admission::fix(warning, "{ns}"));
+        let fix = warning.and_then(|warning| admission::fix(warning, "{agent-ns}"));
         Finding::new(format!(
             "DaemonSet {name} created {} of {} pods{}",
             status.current_number_scheduled,
@@ -123,7 +122,9 @@ fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Finding> {
                 .map(|warning| format!(": {}", warning.trim()))
                 .unwrap_or_default()
         ))
-        .with_fix(fix.unwrap_or_else(|| format!("kubectl -n {{ns}} describe daemonset {name}")))
+        .with_fix(
+            fix.unwrap_or_else(|| format!("kubectl -n {{agent-ns}} describe daemonset {name}")),
+        )
     })
 }
 
@@ -156,7 +157,8 @@ pub(super) fn unschedulable(facts: &Facts) -> CheckResult {
                 "kubectl label node NODE {selector}, or correct nodeSelector in the values and {{upgrade}}"
             ),
             None => format!(
-                "free resources, or correct nodeSelector and tolerations in the values and {{upgrade}}; kubectl -n {{ns}} describe pod {} shows the events",
+                "free resources, or correct nodeSelector and tolerations in the values and {{upgrade}}; kubectl -n {} describe pod {} shows the events",
+                pod.namespace().unwrap_or_default(),
                 pod.name_any()
             ),
         }));
@@ -201,10 +203,14 @@ pub(in crate::check) fn is_agent(pod: &Pod) -> bool {
         .any(|owner| owner.kind == "DaemonSet" && owner.name == agent::NAME)
 }
 
-/// Returns the pods in the control plane's namespace, which include the agents.
+/// Returns the pods in the namespaces of the control plane and the agents.
 fn own_pods(facts: &Facts) -> Fact<Vec<&Pod>> {
-    let in_namespace = |pod: &&Pod| pod.namespace().as_deref() == Some(&facts.control_namespace);
-    Ok(facts.live_pods()?.filter(in_namespace).collect())
+    let agents = facts.agent_namespace();
+    let is_own = |pod: &&Pod| {
+        let namespace = pod.namespace().unwrap_or_default();
+        namespace == facts.control_namespace || namespace == agents && is_agent(pod)
+    };
+    Ok(facts.live_pods()?.filter(is_own).collect())
 }
 
 /// Finds containers that cannot start or that crash, each with the kubelet's reason and a repair.

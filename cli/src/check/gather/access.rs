@@ -67,7 +67,7 @@ pub(super) async fn of_controllers(cluster: &Cluster, facts: &Facts) -> Vec<Acce
             AccessReview {
                 account: Some(account),
                 permission,
-                allowed: is_account_allowed(cluster, account, permission).await,
+                allowed: is_account_allowed(cluster, facts, account, permission).await,
             }
         });
     clients::concurrently(reviews).await
@@ -97,10 +97,14 @@ async fn is_user_allowed(cluster: &Cluster, permission: Permission) -> Fact<bool
 
 async fn is_account_allowed(
     cluster: &Cluster,
+    facts: &Facts,
     account: &str,
     permission: Permission,
 ) -> Fact<bool> {
-    let namespace = &cluster.control_namespace;
+    let namespace = match account {
+        agent::NAME => facts.agent_namespace(),
+        _ => cluster.control_namespace.clone(),
+    };
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(format!("system:serviceaccount:{namespace}:{account}")),

@@ -61,13 +61,14 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     let objects = &mut facts.objects;
     let configuration = Api::all(cluster.client.clone());
     let first = async {
-        let (namespaces, nodes, leases, pods, services, webhooks) = tokio::join!(
+        let (namespaces, nodes, leases, pods, services, webhooks, config) = tokio::join!(
             cluster.list_all(),
             cluster.list_all(),
             leases(cluster),
             pods(cluster),
             cluster.list(&all.0, all.1.clone()),
             configuration.get_opt(webhook::CONFIGURATION),
+            config(cluster),
         );
         objects.namespaces = to_fact("list the namespaces", namespaces);
         objects.nodes = to_fact("list the nodes", nodes);
@@ -75,17 +76,21 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         objects.pods = pods;
         objects.services = to_fact("list the Services", services);
         objects.webhooks = to_fact("read the injector's webhook", webhooks);
+        objects.config = config;
     };
     Box::pin(first).await;
+    let mut namespaces = vec![control.clone()];
+    namespaces.extend(facts.has_agents().then(|| facts.agent_namespace()));
+    namespaces.dedup();
+    let objects = &mut facts.objects;
     let second = async {
-        let (events, slices, deployments, daemon_sets, cron_jobs, accounts, config) = tokio::join!(
-            cluster.list(&own.0, own.1.clone().fields("type=Warning")),
+        let (events, slices, deployments, daemon_sets, cron_jobs, accounts) = tokio::join!(
+            cluster.list_within(&namespaces, own.1.clone().fields("type=Warning")),
             cluster.list(&own.0, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
+            cluster.list_within(&namespaces, own.1.clone()),
             cluster.list(&own.0, own.1.clone()),
-            cluster.list(&own.0, own.1.clone()),
-            cluster.list(&own.0, own.1.clone()),
-            config(cluster),
+            cluster.list_within(&namespaces, own.1.clone()),
         );
         objects.events = to_fact("list the control plane's events", events);
         objects.slices = to_fact("list the control plane's EndpointSlices", slices);
@@ -93,7 +98,6 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         objects.daemon_sets = to_fact("list the control plane's DaemonSets", daemon_sets);
         objects.cron_jobs = to_fact("list the control plane's CronJobs", cron_jobs);
         objects.accounts = to_fact("list the control plane's ServiceAccounts", accounts);
-        objects.config = config;
     };
     let third = async {
         let (trust_roots, trust_bundle, secret, cilium, policies, validators) = tokio::join!(

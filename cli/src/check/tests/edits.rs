@@ -219,8 +219,18 @@ pub(super) fn set_scheduled(facts: &mut Facts, agents: u32) {
 }
 
 pub(super) fn enforce_restricted(facts: &mut Facts) {
-    let mut namespace = edit(&mut facts.objects.namespaces, "linkerd");
-    namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
+    enforce(facts, "linkerd-agent", Some("restricted"));
+}
+
+/// Sets the Pod Security level that a namespace enforces, or removes it.
+pub(super) fn enforce(facts: &mut Facts, namespace: &str, level: Option<&str>) {
+    let mut namespace = edit(&mut facts.objects.namespaces, namespace);
+    let labels = namespace["metadata"]["labels"].as_object_mut().unwrap();
+    labels.remove("pod-security.kubernetes.io/enforce");
+    labels.extend(level.map(|level| {
+        let label = "pod-security.kubernetes.io/enforce".to_owned();
+        (label, json!(level))
+    }));
 }
 
 /// Starts a proxy with trust anchors in its environment.

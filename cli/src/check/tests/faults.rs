@@ -10,9 +10,9 @@ use super::super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
 use super::super::{Facts, Mark, setup};
 use super::edits::{
     add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_objects, edit_pod,
-    edit_validator, edit_webhook, enforce_restricted, expire_validator, not_ready, pods, policy,
-    pre, present, remove_pods, send_reports, served, set_container, set_events, set_scheduled,
-    set_value, status, stranger, trust_old_anchors,
+    edit_validator, edit_webhook, enforce, enforce_restricted, expire_validator, not_ready, pods,
+    policy, pre, present, remove_pods, send_reports, served, set_container, set_events,
+    set_scheduled, set_value, status, stranger, trust_old_anchors,
 };
 use crate::mesh::Scope;
 
@@ -90,6 +90,16 @@ pub(super) const FAULTS: &[Fault] = &[
     check("pre-pod-security").fails("enforces \"restricted\"", |facts| {
         pre(facts);
         enforce_restricted(facts);
+    }),
+    check("control-plane-pod-security").warns("enforces no level", |facts| {
+        enforce(facts, "linkerd", None);
+    }),
+    check("control-plane-pod-security").warns("enforces \"privileged\"", |facts| {
+        enforce(facts, "linkerd", Some("privileged"));
+    }),
+    check("control-plane-pod-security").fails("linkerd-init in its pods needs", |facts| {
+        let other = "highAvailability: true\nmeshAgent: {enabled: false}";
+        set_value(facts, "highAvailability: true", other);
     }),
     check("l5d-existence-crd").fails("policy.linkerd.io/v1beta3/Server", |facts| {
         served(facts).remove("policy.linkerd.io/v1beta3/Server");

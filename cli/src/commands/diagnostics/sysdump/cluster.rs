@@ -15,12 +15,15 @@ use crate::cluster::{Cluster, Namespaced, error};
 use crate::mesh::{Mesh, Scope};
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
-    of_kind::<Deployment>(cluster, "deployments", dump).await;
-    of_kind::<DaemonSet>(cluster, "daemonsets", dump).await;
-    of_kind::<Pod>(cluster, "pods", dump).await;
-    of_kind::<Service>(cluster, "services", dump).await;
-    of_kind::<ConfigMap>(cluster, "configmaps", dump).await;
-    of_kind::<Event>(cluster, "events", dump).await;
+    let mut all = vec![cluster.control_namespace.clone()];
+    all.push(cluster.agent_namespace().await);
+    all.dedup();
+    of_kind::<Deployment>(cluster, &all, "deployments", dump).await;
+    of_kind::<DaemonSet>(cluster, &all, "daemonsets", dump).await;
+    of_kind::<Pod>(cluster, &all, "pods", dump).await;
+    of_kind::<Service>(cluster, &all, "services", dump).await;
+    of_kind::<ConfigMap>(cluster, &all, "configmaps", dump).await;
+    of_kind::<Event>(cluster, &all, "events", dump).await;
     match cluster.list_all::<Node>().await {
         Ok(nodes) => dump.json("nodes.json", &nodes),
         Err(error) => dump.failed("nodes", &error::explain(&error)),
@@ -29,13 +32,20 @@ pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &m
         Ok(policies) => dump.json("policies.json", &policies),
         Err(error) => dump.failed("policies", &error),
     }
-    logs(cluster, lines, dump).await;
+    logs(cluster, &all, lines, dump).await;
     metrics(mesh, dump).await;
 }
 
-async fn of_kind<K: Namespaced + Serialize>(cluster: &Cluster, name: &str, dump: &mut Dump) {
-    let scope = Scope::Namespace(cluster.control_namespace.clone());
-    match cluster.list::<K>(&scope, ListParams::default()).await {
+async fn of_kind<K: Namespaced + Serialize>(
+    cluster: &Cluster,
+    namespaces: &[String],
+    name: &str,
+    dump: &mut Dump,
+) {
+    match cluster
+        .list_within::<K>(namespaces, ListParams::default())
+        .await
+    {
         // The archive already has linkerd-config, without secrets.
         Ok(mut objects) => {
             objects.retain(|object| object.meta().name.as_deref() != Some("linkerd-config"));
@@ -47,13 +57,11 @@ async fn of_kind<K: Namespaced + Serialize>(cluster: &Cluster, name: &str, dump:
 
 /// Collects the logs of all containers of the control plane and the agents, including those before
 /// a restart.
-async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
-    let scope = Scope::Namespace(cluster.control_namespace.clone());
-    let pods: Vec<Pod> = match cluster.list(&scope, ListParams::default()).await {
+async fn logs(cluster: &Cluster, namespaces: &[String], lines: i64, dump: &mut Dump) {
+    let pods: Vec<Pod> = match cluster.list_within(namespaces, ListParams::default()).await {
         Ok(pods) => pods,
         Err(error) => return dump.failed("logs", &error::explain(&error)),
     };
-    let api: &Api<Pod> = &Api::namespaced(cluster.client.clone(), &cluster.control_namespace);
     let mut targets = Vec::new();
     for pod in &pods {
         let restarted = |name: &str| {
@@ -64,9 +72,9 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
                 .any(|container| container.name == name && container.restart_count > 0)
         };
         for container in pod.spec.iter().flat_map(pod::containers) {
-            targets.push((pod.name_any(), container.name.clone(), false));
+            targets.push((pod, container.name.clone(), false));
             if restarted(&container.name) {
-                targets.push((pod.name_any(), container.name.clone(), true));
+                targets.push((pod, container.name.clone(), true));
             }
         }
     }
@@ -80,7 +88,9 @@ async fn logs(cluster: &Cluster, lines: i64, dump: &mut Dump) {
                 ..Default::default()
             };
             let suffix = if previous { "-previous" } else { "" };
+            let (namespace, pod) = (pod.namespace().unwrap_or_default(), pod.name_any());
             let name = format!("logs/{pod}-{container}{suffix}.log");
+            let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &namespace);
             (name, api.logs(&pod, &params).await)
         });
     for (name, result) in clients::concurrently(targets).await {
