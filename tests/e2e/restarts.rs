@@ -23,7 +23,7 @@ fn restarts_under_load_fail_no_request() {
     let mesh = Installation::by_helm(&cluster, &[GUARD]);
     let shop = Shop::open(&cluster);
     shop.assert_works();
-    let stories: [(&str, &dyn Fn()); 5] = [
+    let stories: [(&str, &dyn Fn()); 7] = [
         ("the servers restarted", &|| shop.restart_workload("web")),
         ("the agents restarted", &|| {
             cluster.kubectl(format!("rollout restart -n {AGENT_NAMESPACE} {AGENT}"));
@@ -42,6 +42,16 @@ fn restarts_under_load_fail_no_request() {
         ),
         ("the agents upgraded and rolled back", &|| {
             mesh.upgrade(&[GUARD, "meshAgent.logLevel=debug"]);
+            mesh.upgrade(&[GUARD]);
+        }),
+        // The agents whose DaemonSet is deleted must not remove the mesh from their nodes.
+        ("the agents moved to the control plane's namespace", &|| {
+            mesh.upgrade(&[GUARD, "meshAgent.namespace="]);
+            cluster.kubectl(format!(
+                "wait --for=delete namespace/{AGENT_NAMESPACE} --timeout=60s"
+            ));
+        }),
+        ("the agents moved to a namespace of their own", &|| {
             mesh.upgrade(&[GUARD]);
         }),
     ];
