@@ -18,12 +18,14 @@ use crate::route::{Route, Rule, RuleIndex};
 
 mod authorize;
 mod default_policy;
+mod probes;
 mod served;
 
 pub use self::served::{HttpVersions, Served};
 pub use self::{
     authorize::authorize,
     default_policy::{DefaultPolicy, UnknownDefaultPolicy, all_networks},
+    probes::{PROBE_ROUTE, PortProbes, ProbeClients},
 };
 
 /// The policy of one port.
@@ -210,10 +212,6 @@ impl From<IpNet> for Network {
     }
 }
 
-/// The name of the route that authorizes the kubelet's probes where policy does not, as in Linkerd.
-/// The policy controller adds it to the default route.
-pub const PROBE_ROUTE: &str = "probe";
-
 /// Returns the route of an HTTP port that no route is attached to: it matches every request, under
 /// the authorizations of the server.
 pub fn default_http_route() -> HttpRoute {
@@ -245,24 +243,20 @@ fn default_route<M>(every: M) -> Route<M, InboundRule> {
 /// a URI must not contain): the rule of one interpretation could authorize what the application
 /// then serves by another. So a request
 /// with such a path matches no rule if a user's routes distinguish paths. The route of the
-/// kubelet's probes distinguishes them too, but only authorizes more than the port does: it is
-/// skipped, and the remaining routes apply.
+/// kubelet's probes distinguishes them too, but only authorizes more than the port does: it applies
+/// to a path of the same bytes, and else is skipped, and the remaining routes apply.
 pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<RuleIndex> {
     if !request.is_raw && !http::is_ambiguous(request.path) {
         return http::find(routes, request);
     }
-    let is_regular = |route: &HttpRoute| !is_probe_route(route);
+    let is_regular = |route: &HttpRoute| !probes::is_probe_route(route);
     if routes
         .iter()
         .any(|route| is_regular(route) && http::distinguishes_paths(route))
     {
         return None;
     }
-    http::find_among(routes, request, is_regular)
-}
-
-fn is_probe_route(route: &HttpRoute) -> bool {
-    matches!(&route.meta, Meta::Default(name) if **name == *PROBE_ROUTE)
+    probes::literal_rule(routes, request).or_else(|| http::find_among(routes, request, is_regular))
 }
 
 #[cfg(test)]
@@ -364,9 +358,29 @@ mod tests {
             let reversed = [probe("/ready"), default.clone()];
             assert_eq!(route_of(&reversed, ambiguous), Some((1, false)));
         }
-        // An ambiguous probe path authorizes nothing either, because the resource that it names is
-        // not certain.
-        assert_eq!(route_of(&[default, probe("//ready")], "//ready"), strict);
+    }
+
+    #[test]
+    fn ambiguous_path_of_probe_matches_requests_with_the_same_bytes_only() {
+        let (strict, probed) = (Some((0, false)), Some((1, true)));
+        for path in ["//ready", "/a;v=1", "/a%2Fb", "/x/../ready", "/100%25"] {
+            let both = [default_http_route(), probe(path)];
+            assert_eq!(route_of(&both, path), probed, "{path}");
+            assert_eq!(route_of(&both, &format!("{path}/")), strict, "{path}");
+        }
+        let both = [default_http_route(), probe("/a%2Fb")];
+        for other in ["/a%2fb", "/%61%2Fb", "/a/b", "/a%252Fb"] {
+            assert_eq!(route_of(&both, other), strict, "{other}");
+        }
+        let post = ::http::Request::post("/a%2Fb").body(()).unwrap();
+        let found = http_rule(&both, &RequestHead::from(&post)).unwrap();
+        assert_eq!(found.route, 0, "probes are GET requests");
+        let request = ::http::Request::get("/a%2Fb").body(()).unwrap();
+        let raw = RequestHead {
+            is_raw: true,
+            ..RequestHead::from(&request)
+        };
+        assert_eq!(http_rule(&both, &raw).unwrap().route, 0);
     }
 
     #[test]
@@ -376,6 +390,8 @@ mod tests {
         guarded[0].meta = Meta::Resource(user);
         guarded.push(probe("/ready"));
         assert_eq!(route_of(&guarded, "/ready"), Some((1, true)));
+        assert_eq!(route_of(&guarded, "//ready"), None);
+        guarded.push(probe("//ready"));
         assert_eq!(route_of(&guarded, "//ready"), None);
         assert_eq!(route_of(&[probe("/ready")], "//ready"), None);
     }
