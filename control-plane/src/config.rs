@@ -12,6 +12,7 @@ use mesh_core::ports::PortSet;
 use mesh_runtime::log::Format;
 
 use self::values::{flag, listen_addr, write_timeout};
+use crate::index::NodeProbeSource;
 
 mod bootstrap;
 mod cluster;
@@ -186,6 +187,11 @@ pub struct Policy {
     /// CIDR blocks of the addresses from which kubelets send probes
     #[arg(long, value_delimiter = ',', default_value = "0.0.0.0/0,::/0")]
     pub probe_networks: Vec<IpNet>,
+    /// Addresses of a pod's node that may connect to a port whose probes show no path (HTTPS,
+    /// opaque ports) or may be redirected: hostIPs, those in the pod's status; podCIDRs, the first
+    /// address of each podCIDR of the Node. Every pod in the host network of the node has them, too
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub node_probe_sources: Vec<NodeProbeSource>,
     /// Ports that are opaque without an annotation
     #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]
     pub default_opaque_ports: PortSet,
@@ -297,6 +303,7 @@ mod tests {
             "--server-tls-certs=/c",
             "--admission-controller-disabled",
             "--patch-timeout-ms=2500",
+            "--node-probe-sources=hostIPs,podCIDRs",
             "--source-dir=/a",
         ]) else {
             panic!();
@@ -305,6 +312,8 @@ mod tests {
         assert_eq!(policy.validator.server_addr.port(), 9000);
         assert_eq!(policy.patch_timeout_ms, Duration::from_millis(2500));
         assert_eq!(policy.cluster_networks.len(), 2);
+        let sources = [NodeProbeSource::HostIps, NodeProbeSource::PodCidrs];
+        assert_eq!(policy.node_probe_sources, sources);
         assert_eq!(policy.default_policy, DefaultPolicy::Deny);
 
         let Command::Identity(identity) = parse(&[

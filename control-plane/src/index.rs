@@ -37,7 +37,7 @@ pub use self::{
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey, ProfileTarget},
     services::{EndpointSet, EndpointsKey, ServiceEndpoint},
-    settings::{DestinationSettings, PolicySettings},
+    settings::{DestinationSettings, NodeProbeSource, PolicySettings},
     store::{ChangeSet, Store},
     version::{Messages, Version},
 };

@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use mesh_core::annotation as keys;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::{PortSet, PortSetError};
+use mesh_k8s::kinds::core::{NodeSpec, PodSpec};
 use mesh_k8s::kinds::{Node as K8sNode, ObjectMeta, Pod};
 use mesh_k8s::pod as accessors;
 
@@ -52,7 +54,7 @@ pub(crate) fn pod(pod: &Pod) -> PodRecord {
             control: ports.control,
             admin: ports.admin,
         }),
-        probes: spec.map(accessors::probes::http_paths).unwrap_or_default(),
+        probes: spec.map(accessors::probes::by_port).unwrap_or_default(),
     }
 }
 
@@ -63,7 +65,26 @@ pub(crate) fn node(node: &K8sNode) -> Node {
         zone: labels
             .and_then(|labels| labels.get(ZONE_LABEL))
             .map(|zone| zone.as_str().into()),
+        pod_gateways: node.spec.as_ref().map(pod_gateways).unwrap_or_default(),
     }
+}
+
+/// Returns the address that plugins with `host-local` addresses give to the node in each of its
+/// networks of pods: the one after the network's own. A network without such an address has none.
+fn pod_gateways(spec: &NodeSpec) -> Vec<IpAddr> {
+    let networks = match &spec.pod_cidrs {
+        Some(networks) => networks.as_slice(),
+        None => spec.pod_cidr.as_slice(),
+    };
+    let gateway = |text: &String| {
+        let network: IpNet = text.parse().ok()?;
+        let gateway = match network.network() {
+            IpAddr::V4(first) => IpAddr::V4((u32::from(first).checked_add(1)?).into()),
+            IpAddr::V6(first) => IpAddr::V6((u128::from(first).checked_add(1)?).into()),
+        };
+        network.contains(&gateway).then_some(gateway)
+    };
+    networks.iter().filter_map(gateway).collect()
 }
 
 pub(crate) fn owned_object(meta: &ObjectMeta) -> OwnedObject {
@@ -82,7 +103,7 @@ fn phase(phase: Option<&str>) -> Phase {
     }
 }
 
-fn container_ports(spec: &mesh_k8s::kinds::core::PodSpec) -> Vec<ContainerPort> {
+fn container_ports(spec: &PodSpec) -> Vec<ContainerPort> {
     accessors::ports::declared(spec)
         .filter_map(|(_, port)| {
             Some(ContainerPort {

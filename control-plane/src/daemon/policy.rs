@@ -11,10 +11,10 @@ use tonic::service::Routes;
 use super::{Daemon, DaemonError, export_watched, listen, rights, validator};
 use crate::cluster::{self, LeaseSettings, LeaseTask};
 use crate::config::Policy;
-use crate::index::{PolicyIndex, PolicySettings};
+use crate::index::{NodeProbeSource, PolicyIndex, PolicySettings};
 use crate::serve::{GrpcServer, InboundService, OutboundService};
 use crate::source::Received;
-use crate::source::kube::kinds;
+use crate::source::kube::kinds::{self, WatchedKind};
 use crate::status::{StatusObjects, StatusWriter};
 
 /// The Lease of the replica that writes statuses, as in Linkerd.
@@ -57,7 +57,7 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let read = daemon.read_source(
         source,
         ("policy", rights::policy()),
-        kinds::POLICY,
+        watched(&config),
         &index,
         apply,
     );
@@ -111,6 +111,15 @@ async fn write_statuses(
     Ok(())
 }
 
+fn watched(config: &Policy) -> &'static [WatchedKind] {
+    let sources = &config.node_probe_sources;
+    if sources.contains(&NodeProbeSource::PodCidrs) {
+        kinds::POLICY_AND_NODES
+    } else {
+        kinds::POLICY
+    }
+}
+
 fn settings(config: &Policy) -> PolicySettings {
     PolicySettings {
         cluster_domain: config.cluster_domain.as_str().into(),
@@ -120,6 +129,7 @@ fn settings(config: &Policy) -> PolicySettings {
         global_egress_namespace: config.global_egress_network_namespace.as_str().into(),
         default_policy: config.default_policy,
         probe_networks: config.probe_networks.clone(),
+        node_probe_sources: config.node_probe_sources.clone(),
         default_opaque_ports: config.default_opaque_ports.clone(),
         allow_request_headers: config.allow_l5d_request_headers,
     }

@@ -37,7 +37,8 @@ pub(super) fn destination() -> Vec<Right> {
 
 pub(super) fn policy() -> Vec<Right> {
     let lease = lease_rights("policy-controller-write", "linkerd-destination");
-    let rights = kinds::rights(kinds::POLICY).into_iter().chain(lease);
+    let watched = kinds::rights(kinds::POLICY_AND_NODES).into_iter();
+    let rights = watched.chain(lease);
     rights.chain(validator("policy")).collect()
 }
 

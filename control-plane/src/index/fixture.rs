@@ -55,6 +55,7 @@ pub(super) fn policy_settings() -> PolicySettings {
         global_egress_namespace: "linkerd-egress".into(),
         default_policy: "all-unauthenticated".parse().unwrap(),
         probe_networks: vec!["0.0.0.0/0".parse().unwrap()],
+        node_probe_sources: Vec::new(),
         default_opaque_ports: "25,3306".parse().unwrap(),
         allow_request_headers: true,
     }

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::inbound::{
-    Authentication, Authorization, HttpRoute, HttpServer, InboundRule, Network, PROBE_ROUTE,
-    RateLimit, ServerPolicy, ServerProtocol, default_grpc_route, default_http_route,
+    Authorization, HttpServer, InboundRule, ProbeClients, RateLimit, ServerPolicy, ServerProtocol,
+    default_grpc_route, default_http_route,
 };
 use mesh_core::route::filter::{Filter, RequestKind};
-use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
 
 use super::settings::PolicySettings;
@@ -43,10 +42,18 @@ pub(super) fn policy(
     port: u16,
 ) -> Option<ServerPolicy> {
     let workload = Workload::find(store, workload)?;
-    Some(match workload.server(store, port) {
-        Some(server) => server_policy(store, settings, workload, port, server),
+    let policy = match workload.server(store, port) {
+        Some(server) => server_policy(store, settings, workload, server),
         None => default_policy(settings, workload, port),
-    })
+    };
+    let Some((probes, node)) = workload.probes(store, &settings.node_probe_sources, port) else {
+        return Some(policy);
+    };
+    let clients = ProbeClients {
+        networks: &settings.probe_networks,
+        node: &node,
+    };
+    Some(policy.admitting(probes, clients))
 }
 
 /// Orders objects by age; those without creation time are the youngest.
@@ -58,9 +65,6 @@ fn default_policy(settings: &PolicySettings, workload: Workload<'_>, port: u16) 
     let policy = workload.default_policy(port, settings.default_policy);
     let opaque = workload.is_opaque(port);
     let mut server = policy.server_policy(&settings.cluster_networks, DETECT_TIMEOUT, opaque);
-    if let ServerProtocol::Detect { http, .. } = &mut server.protocol {
-        http.routes = default_http_routes(settings, workload, port);
-    }
     server.is_terminating = workload.is_terminating();
     server
 }
@@ -69,13 +73,12 @@ fn server_policy(
     store: &Store,
     settings: &PolicySettings,
     workload: Workload<'_>,
-    port: u16,
     server: &Server,
 ) -> ServerPolicy {
     let namespace = &server.name.namespace;
     let http = || HttpServer {
         routes: attached_routes(store, settings, server, store.http_routes_in(namespace))
-            .unwrap_or_else(|| default_http_routes(settings, workload, port)),
+            .unwrap_or_else(|| vec![default_http_route()]),
         rate_limit: rate_limit(store, settings, server),
     };
     ServerPolicy {
@@ -143,55 +146,6 @@ fn rate_limit(store: &Store, settings: &PolicySettings, server: &Server) -> Opti
             .map(|(accounts, rate)| (identities(accounts), *rate))
             .collect(),
     })
-}
-
-/// Returns the default route, to which the Server's authorizations apply, and a route for HTTP
-/// probes of the kubelet.
-fn default_http_routes(
-    settings: &PolicySettings,
-    workload: Workload<'_>,
-    port: u16,
-) -> Vec<HttpRoute> {
-    let mut routes = vec![default_http_route()];
-    if let Some(paths) = workload.probes(port)
-        && !settings.probe_networks.is_empty()
-    {
-        routes.push(probe_route(settings, paths.iter()));
-    }
-    routes
-}
-
-fn probe_route<'a>(
-    settings: &PolicySettings,
-    paths: impl Iterator<Item = &'a String>,
-) -> HttpRoute {
-    let meta = Meta::new_default(PROBE_ROUTE);
-    let probe = |path: &String| HttpMatch {
-        path: Some(PathMatch::Exact(path.clone())),
-        method: Some(http::Method::GET),
-        ..HttpMatch::default()
-    };
-    let authorization = Authorization {
-        meta: meta.clone(),
-        networks: settings
-            .probe_networks
-            .iter()
-            .copied()
-            .map(Network::from)
-            .collect(),
-        authentication: Authentication::Unauthenticated,
-    };
-    Route {
-        meta,
-        hosts: Vec::new(),
-        rules: vec![Rule {
-            matches: paths.map(probe).collect(),
-            action: InboundRule {
-                filters: Vec::new(),
-                authorizations: Arc::new([authorization]),
-            },
-        }],
-    }
 }
 
 /// Returns those of the routes that are attached to the Server, which replace the default ones;

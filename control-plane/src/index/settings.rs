@@ -37,6 +37,20 @@ pub struct PolicySettings {
     pub global_egress_namespace: Arc<str>,
     pub default_policy: DefaultPolicy,
     pub probe_networks: Vec<IpNet>,
+    /// The addresses of a pod's node that may send anything to its probed ports.
+    pub node_probe_sources: Vec<NodeProbeSource>,
     pub default_opaque_ports: PortSet,
     pub allow_request_headers: bool,
+}
+
+/// Addresses from which a node connects to its pods. It depends on the network plugin which ones it
+/// uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum NodeProbeSource {
+    /// The addresses in the pod's status.
+    #[value(name = "hostIPs")]
+    HostIps,
+    /// The first address of each network in the node's specification.
+    #[value(name = "podCIDRs")]
+    PodCidrs,
 }

@@ -333,8 +333,12 @@ impl Store {
             .any(|endpoint| endpoint.hostname.as_ref() == Some(hostname))
     }
 
+    pub(super) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(&Name::new("", name)).map(Arc::as_ref)
+    }
+
     pub(super) fn zone_of_node(&self, node: &str) -> Option<&Arc<str>> {
-        self.nodes.get(&Name::new("", node))?.zone.as_ref()
+        self.node(node)?.zone.as_ref()
     }
 
     pub(super) fn mesh_tls_authentication(&self, name: &Name) -> Option<&MeshTlsAuthentication> {

@@ -1,11 +1,11 @@
 //! Pods, nodes, ReplicaSets and Jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mesh_core::labels::workload_label;
-use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::policy::inbound::{DefaultPolicy, PortProbes};
 use mesh_core::ports::PortSet;
 
 use super::{Labels, Name};
@@ -45,8 +45,8 @@ pub struct PodRecord {
     pub require_identity_ports: PortSet,
     pub default_policy: Option<DefaultPolicy>,
     pub proxy: Option<ProxyPorts>,
-    /// The paths of HTTP probes by port.
-    pub probes: BTreeMap<u16, BTreeSet<String>>,
+    /// The kubelet's requests by port.
+    pub probes: BTreeMap<u16, PortProbes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,9 @@ pub struct OwnedObject {
 pub struct Node {
     pub name: Name,
     pub zone: Option<Arc<str>>,
+    /// The first addresses of the networks of its pods, which are its own where it routes them
+    /// itself.
+    pub pod_gateways: Vec<IpAddr>,
 }
 
 impl PodRecord {

@@ -133,6 +133,7 @@
   "podMonitor.scrapeTimeout": "10s",
   "policyController.livenessProbe.timeoutSeconds": 1,
   "policyController.logLevel": "info",
+  "policyController.nodeProbeSources": [],
   "policyController.probeNetworks": ["0.0.0.0/0","::/0"],
   "policyController.readinessProbe.timeoutSeconds": 1,
   "policyController.resources.cpu.limit": "",

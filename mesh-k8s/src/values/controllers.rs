@@ -99,6 +99,12 @@ values! {
         /// CIDR blocks of the addresses from which kubelets send probes
         // A kubelet may send probes from any address of its node, and the chart cannot know them.
         pub probe_networks: Vec<String> = vec!["0.0.0.0/0".into(), "::/0".into()],
+        /// Addresses of a pod's node that may connect to a port whose probes show no path (HTTPS,
+        /// opaque ports) or may be redirected: `hostIPs`, those in the pod's status; `podCIDRs`,
+        /// the first address of each podCIDR of the Node, with which plugins like bridge connect.
+        /// Every pod in the host network of that node has them, too. Empty admits none
+        #[schemars(extend("items" = { "type": "string", "enum": ["hostIPs", "podCIDRs"] }))]
+        pub node_probe_sources: Vec<String> = vec![],
         /// Resource requests and limits of the policy service
         pub resources: Resources,
         /// Liveness probe of the policy service

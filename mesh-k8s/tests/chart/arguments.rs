@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::helm;
 
 /// Values that together render every argument.
-const EVERYTHING: [&str; 4] = [
+const EVERYTHING: [&str; 5] = [
+    "policyController: {nodeProbeSources: [hostIPs, podCIDRs]}",
     "meshAgent: {cgroupRoot: /sys/fs/cgroup/kubepods}",
     "proxyInjector: {externalSecret: true, caBundle: x}",
     "{policyValidator: {externalSecret: true, caBundle: x}, profileValidator: {externalSecret: true, caBundle: x}}",

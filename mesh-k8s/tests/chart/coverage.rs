@@ -412,6 +412,7 @@ fn another_of_control_plane(path: &str, value: &Value) -> Option<Value> {
         Value::String(_) if path == "heartbeatSchedule" => json!("5 4 * * *"),
         Value::String(_) if path == "prometheusUrl" => json!("http://added:9090"),
         Value::Array(_) if path.ends_with("probeNetworks") => json!(["10.0.0.0/8"]),
+        Value::Array(_) if path.ends_with("nodeProbeSources") => json!(["hostIPs"]),
         Value::Object(_)
             if path.ends_with(".namespaceSelector") || path.ends_with(".objectSelector") =>
         {

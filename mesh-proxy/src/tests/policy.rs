@@ -15,6 +15,7 @@ use crate::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
 mod http_only;
+mod probes;
 mod revoked;
 mod terminating;
 
@@ -64,6 +65,17 @@ impl Scene {
         let family = "mesh_proxy_inbound_unanswered_total";
         self.proxy.metric(&format!("{family}{{policy=\"{policy}\""))
     }
+}
+
+/// An application whose port has this policy, and the scene.
+async fn under(policy: Server) -> (App, Scene, MessageSender<Server>) {
+    let app = App::start().await;
+    let mut scene = Scene::new(app.addr).await;
+    drop(scene.proxy.inbound(app.addr).await);
+    let policies = scene.asked().await;
+    policies.send(Ok(policy)).unwrap();
+    settle().await;
+    (app, scene, policies)
 }
 
 /// The application and a client's connection to it, which the policy allows.

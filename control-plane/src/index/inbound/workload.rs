@@ -1,10 +1,11 @@
 //! The workload of a port, and the Server that selects it.
 
-use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use mesh_core::policy::inbound::DefaultPolicy;
+use mesh_core::policy::inbound::{DefaultPolicy, PortProbes};
 
 use super::age_order;
+use crate::index::settings::NodeProbeSource;
 use crate::index::store::{self, Store};
 use crate::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
 
@@ -101,11 +102,26 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Returns the paths of HTTP probes of the port, which only pods have.
-    pub(super) fn probes(self, port: u16) -> Option<&'a BTreeSet<String>> {
-        match self {
-            Self::Pod(pod) => pod.probes.get(&port),
-            Self::External(_) => None,
-        }
+    /// Returns the kubelet's requests to the port, which only pods have, and the addresses of the
+    /// pod's node.
+    pub(super) fn probes(
+        self,
+        store: &Store,
+        sources: &[NodeProbeSource],
+        port: u16,
+    ) -> Option<(&'a PortProbes, Vec<IpAddr>)> {
+        let Self::Pod(pod) = self else {
+            return None;
+        };
+        let probes = pod.probes.get(&port)?;
+        let addresses = |source: &NodeProbeSource| match source {
+            NodeProbeSource::HostIps => pod.host_ips.clone(),
+            NodeProbeSource::PodCidrs => {
+                let node = pod.node.as_deref().and_then(|node| store.node(node));
+                node.map(|node| node.pod_gateways.clone())
+                    .unwrap_or_default()
+            }
+        };
+        Some((probes, sources.iter().flat_map(addresses).collect()))
     }
 }

@@ -3,6 +3,7 @@
 
 mod authorization_policies;
 mod ports_without_server;
+mod probes;
 mod rate_limits;
 mod routes;
 mod server_authorizations;

@@ -17,6 +17,8 @@ pub(crate) struct WatchedKind {
     /// Whether the first batch waits until the API server serves the kind. Without the objects that
     /// restrict access, an incomplete index would allow what they deny.
     pub(super) required: bool,
+    /// Whether the whole object is read of a kind of which otherwise the metadata suffices.
+    whole: bool,
 }
 
 /// The API of a kind.
@@ -48,12 +50,18 @@ pub(crate) const DESTINATION: &[WatchedKind] = &[
 
 /// The kinds for policies. Only meshed pods are watched, because others have no policy. The kinds
 /// that restrict access are required: without them every port would have the default policy.
-pub(crate) const POLICY: &[WatchedKind] = &[
+pub(crate) const POLICY: &[WatchedKind] = POLICY_AND_NODES.split_at(1).1;
+
+/// The same with whole nodes, whose specification has addresses, and which are only watched where
+/// these admit probes.
+pub(crate) const POLICY_AND_NODES: &[WatchedKind] = &[
     WatchedKind {
-        kind: Kind::Pod,
-        reported: None,
+        whole: true,
+        ..all(Kind::Node)
+    },
+    WatchedKind {
         label: Some(CONTROL_PLANE_NS),
-        required: false,
+        ..all(Kind::Pod)
     },
     all(Kind::Service),
     all(Kind::ExternalWorkload),
@@ -140,6 +148,7 @@ const fn all(kind: Kind) -> WatchedKind {
         reported: None,
         label: None,
         required: false,
+        whole: false,
     }
 }
 
@@ -186,6 +195,7 @@ impl WatchedKind {
                 fields: Some(NOT_ENDED),
                 ..built_in("pods", &["v1"])
             },
+            Kind::Node if self.whole => built_in("nodes", &["v1"]),
             Kind::Node => metadata("nodes"),
             Kind::ReplicaSet => metadata("replicasets"),
             Kind::Job => metadata("jobs"),
@@ -297,6 +307,19 @@ mod tests {
     }
 
     #[test]
+    fn nodes_are_read_whole_where_their_addresses_are_used() {
+        let of_nodes = |watched: &[WatchedKind]| {
+            let mut watched = watched.iter();
+            let nodes = watched.find(|watched| watched.kind == Kind::Node)?;
+            Some(nodes.api().metadata_only)
+        };
+        assert_eq!(of_nodes(DESTINATION), Some(true));
+        assert_eq!(of_nodes(POLICY), None);
+        assert_eq!(of_nodes(POLICY_AND_NODES), Some(false));
+        assert_eq!(POLICY.len() + 1, POLICY_AND_NODES.len());
+    }
+
+    #[test]
     fn group_first_version_and_plural_match_types() {
         fn named<K: Resource<DynamicType = ()>>() -> (String, String, String) {
             let text = |text: std::borrow::Cow<'_, str>| text.into_owned();
@@ -306,7 +329,7 @@ mod tests {
                 text(K::plural(&())),
             )
         }
-        for watched in DESTINATION.iter().chain(POLICY) {
+        for watched in DESTINATION.iter().chain(POLICY_AND_NODES) {
             let expect = match watched.kind {
                 Kind::Pod => named::<kinds::Pod>(),
                 Kind::Node => named::<kinds::Node>(),

@@ -63,13 +63,7 @@ fn all_clients(protocol: ServerProtocol) -> Server {
 
 /// An application whose port has this policy, and the scene.
 async fn scene(protocol: ServerProtocol) -> (App, Scene, MessageSender<Server>) {
-    let app = App::start().await;
-    let mut scene = Scene::new(app.addr).await;
-    drop(scene.proxy.inbound(app.addr).await);
-    let policy = scene.asked().await;
-    policy.send(Ok(all_clients(protocol))).unwrap();
-    settle().await;
-    (app, scene, policy)
+    under(all_clients(protocol)).await
 }
 
 impl Scene {

@@ -9,6 +9,7 @@ fn node(name: &str, zone: &str) -> Object {
     Object::Node(Arc::new(Node {
         name: Name::new("", name),
         zone: Some(zone.into()),
+        pod_gateways: Vec::new(),
     }))
 }
 
