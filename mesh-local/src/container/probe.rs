@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, Probe};
-use mesh_k8s::pod::probes::resolve_port;
+use mesh_k8s::pod::probes::{request_target, resolve_port};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -208,14 +208,9 @@ impl Action {
             let headers = action.http_headers.iter().flatten();
             let headers = headers
                 .filter_map(|header| Some((header.name.parse().ok()?, header.value.parse().ok()?)));
-            let path = action.path.clone().unwrap_or_default();
             return Some(Self::Http {
                 address: address(&action.host, &action.port)?,
-                path: if path.starts_with('/') {
-                    path
-                } else {
-                    format!("/{path}")
-                },
+                path: request_target(action.path.as_deref().unwrap_or_default())?,
                 headers: headers.collect(),
             });
         }

@@ -157,6 +157,10 @@ fn invalid_pods_are_reported_with_object_and_field() {
         &["readinessProbe", "web"],
     );
     of_container(
+        "readinessProbe: {httpGet: {port: 80, path: 'mailto:a'}}",
+        &["readinessProbe", "mailto:a", "slash"],
+    );
+    of_container(
         "livenessProbe: {grpc: {port: 1}}",
         &["livenessProbe", "tcpSocket"],
     );

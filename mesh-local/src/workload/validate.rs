@@ -189,6 +189,12 @@ fn probe_error(container: &Container, probe: &Probe) -> Option<String> {
         if scheme.eq_ignore_ascii_case("https") {
             return Some("httpGet over HTTPS is not supported; use tcpSocket or exec".into());
         }
+        let path = action.path.as_deref().unwrap_or_default();
+        if pod::probes::request_target(path).is_none() {
+            return Some(format!(
+                "httpGet.path: {path:?} is not a path; begin it with a slash"
+            ));
+        }
         return unknown_port(container, &action.port);
     }
     if let Some(action) = &probe.tcp_socket {

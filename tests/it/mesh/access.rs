@@ -120,6 +120,24 @@ fn server_authorization_admits_clients_by_identity() {
     assert_eq!(status(&mesh, "outside/client"), "403");
 }
 
+/// The kubelet sends `/empty?full` for this path, and so does the node.
+#[test]
+fn pod_is_ready_under_a_policy_that_denies_all_clients() {
+    require_root!();
+    let meshed = "linkerd.io/inject: enabled";
+    let deny = format!("{meshed}\n    config.linkerd.io/default-inbound-policy: deny");
+    let app = manifests::app().replace(meshed, &deny).replace(
+        "readinessProbe: {tcpSocket: {port: 8080}",
+        "readinessProbe: {httpGet: {path: 'empty?full', port: http}",
+    );
+    assert!(app.contains("empty?full") && app.contains("policy: deny"));
+    // Waits until all pods are ready.
+    let mesh = Mesh::up(&[("app.yaml", &app)]);
+    assert_eq!(status(&mesh, "app/client"), "403");
+    let empty = "curl -s -m 20 -w %{http_code} http://web.app/empty";
+    assert_eq!(mesh.exec("app/client", empty), "204");
+}
+
 #[test]
 fn rate_limit_of_identity_spares_overridden_clients() {
     require_root!();
