@@ -219,3 +219,57 @@ fn profile_is_printed_without_a_cluster() {
     assert_eq!(output.status.code(), Some(65));
     assert_eq!(text(&output.stderr), "error: -: paths: has no operations\n");
 }
+
+/// The mesh's own objects must not be among the findings about users' objects.
+#[test]
+fn analysis_of_the_charts_finds_nothing() {
+    if Command::new("helm").arg("version").output().is_err() {
+        println!("skipped: the program helm is not on the PATH");
+        return;
+    }
+    let charts = concat!(env!("CARGO_MANIFEST_DIR"), "/../helm");
+    let rendered = |chart: &str, namespace: &str, values: &[&str]| {
+        let mut helm = Command::new("helm");
+        helm.args(["template", chart, &format!("{charts}/{chart}")])
+            .args(["--namespace", namespace])
+            .args(values.iter().flat_map(|value| ["--set", value]));
+        let output = helm.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout) + "\n---\n"
+    };
+    let definitions = rendered("linkerd-crds", "linkerd", &[]);
+    let mesh = [
+        &[][..],
+        &["cniEnabled=true", "meshAgent.enabled=false"],
+        &["proxy.nativeSidecar=true", "enablePodDisruptionBudget=true"],
+    ];
+    let viz = [
+        &[][..],
+        &["prometheus.enabled=false", "prometheusUrl=http://a"],
+        &[
+            "dashboard.access.identities={*}",
+            "dashboard.access.networks={10.0.0.0/8}",
+        ],
+    ];
+    for (mesh, viz) in mesh.into_iter().zip(viz) {
+        let objects = definitions.clone()
+            + &rendered("linkerd-control-plane", "linkerd", mesh)
+            + &rendered("linkerd-viz", "linkerd-viz", viz);
+        let output = meshctl(&["analyze", "-"], &objects);
+        let found = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{viz:?}: {found}");
+        assert!(found.contains("no findings"), "{found}");
+    }
+    // Without its users, an authentication of the chart is a finding.
+    let alone = rendered("linkerd-viz", "linkerd-viz", &[])
+        .split("\n---\n")
+        .filter(|object| !object.contains("kind: AuthorizationPolicy"))
+        .collect::<Vec<_>>()
+        .join("\n---\n");
+    let output = meshctl(&["analyze", "-"], &alone);
+    assert!(
+        text(&output.stdout).contains("kubelet"),
+        "{}",
+        text(&output.stdout)
+    );
+}

@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use mesh_k8s::kinds::{Pod, Service};
+use mesh_k8s::pod::ports;
+use mesh_k8s::select;
 use serde_json::{Value, json};
 
 use crate::generated::root;
@@ -88,6 +91,58 @@ fn dashboard_without_privileges_reads_no_workloads() {
     assert_eq!(rendered("{}"), (true, true, false));
     let restricted = "dashboard: {restrictPrivileges: true}";
     assert_eq!(rendered(restricted), (false, false, true));
+}
+
+/// Otherwise a connection is opaque for the client's proxy and not for that of the pod, of which
+/// `meshctl check` warns.
+#[test]
+fn services_and_pods_of_the_charts_have_the_same_opaque_ports() {
+    require_helm!("services_and_pods_of_the_charts_have_the_same_opaque_ports");
+    let mut opaque = Vec::new();
+    for objects in [helm::control_plane("{}").unwrap(), helm::viz("{}").unwrap()] {
+        let templates = objects.iter().map(|object| &object["spec"]["template"]);
+        let pods: Vec<Pod> = templates
+            .filter(|template| !template.is_null())
+            .map(|template| serde_json::from_value(template.clone()).unwrap())
+            .collect();
+        for service in of_kind(&objects, "Service") {
+            let service: Service = serde_json::from_value(service.clone()).unwrap();
+            let name = service.metadata.name.as_deref().unwrap_or_default();
+            let annotations = service.metadata.annotations.iter().flatten();
+            let list = annotations
+                .filter(|(key, _)| *key == "config.linkerd.io/opaque-ports")
+                .map(|(_, list)| ports::resolve_list(None, list))
+                .next()
+                .unwrap_or_default();
+            let spec = service.spec.as_ref().unwrap();
+            let selected = pods.iter().filter(|pod| {
+                let labels = pod.metadata.labels.as_ref();
+                select::service_matches(spec.selector.as_ref(), labels)
+            });
+            for pod in selected {
+                let of_pod = ports::opaque(pod).unwrap_or_default();
+                for port in spec.ports.iter().flatten() {
+                    let number = ports::port_number(port.port).unwrap();
+                    for target in ports::targets(port, pod, number) {
+                        let (here, there) = (list.contains(number), of_pod.contains(target));
+                        assert_eq!(here, there, "{name}: port {number} and {target} of the pod");
+                        opaque.extend(here.then(|| format!("{name} {number}")));
+                    }
+                }
+            }
+        }
+    }
+    opaque.sort();
+    assert_eq!(
+        opaque,
+        [
+            "linkerd-policy-validator 443",
+            "linkerd-proxy-injector 443",
+            "linkerd-sp-validator 443",
+            "tap 443",
+            "tap-injector 443",
+        ]
+    );
 }
 
 /// A TCP port of the pods of a workload.
