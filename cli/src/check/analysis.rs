@@ -1,8 +1,8 @@
 //! The findings of `meshctl analyze` as rows of `check`: those that explain traffic that fails.
 
+use mesh_core::annotation::EXTENSION;
 use mesh_k8s::kinds::{Namespace, ResourceExt as _};
 
-use super::control_plane::EXTENSION;
 use super::{CheckResult, Facts, Finding, Outcome};
 use crate::analyze;
 

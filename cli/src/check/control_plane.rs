@@ -5,7 +5,6 @@ mod config;
 mod heartbeat;
 pub(super) mod pods;
 
-pub(super) use config::EXTENSION;
 pub(super) use pods::{
     COMPONENTS, can_respond, container_problem_of, container_problems, is_agent,
 };

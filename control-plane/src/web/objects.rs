@@ -5,6 +5,7 @@
 
 use http::{Request, StatusCode};
 use kube::Client;
+use mesh_core::annotation::EXTENSION;
 use mesh_core::rights::{self, Right};
 use serde_json::{Map, Value, json};
 
@@ -43,9 +44,6 @@ const APPLIED: [&str; 4] = [
 
 /// The annotation that has environment variables of the proxy.
 const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
-
-/// The label by which Linkerd finds the namespaces of extensions.
-const EXTENSION: &str = "linkerd.io/extension";
 
 /// The most namespaces that are read; each extension has one.
 const MAX_EXTENSIONS: usize = 100;

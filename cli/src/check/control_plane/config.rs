@@ -335,6 +335,3 @@ fn argument<'a>(mut words: impl Iterator<Item = &'a String>, flag: &str) -> Opti
     }
     None
 }
-
-/// The label by which extensions are found, as in Linkerd.
-pub(in crate::check) const EXTENSION: &str = "linkerd.io/extension";
