@@ -1,5 +1,6 @@
 //! Policies whose target or requirements do not exist, and what no policy uses.
 
+use mesh_k8s::pod::PROXY_CONTAINER;
 use serde_json::Value;
 
 use super::finding::Finding;
@@ -304,7 +305,38 @@ fn account(
             ),
             "correct name and namespace, or create it with its pods",
         ));
+    } else if let Some(pod) = unmeshed_pod(objects, namespace, name) {
+        findings.push(Finding::new(
+            object,
+            field,
+            "unmeshed-account",
+            format!(
+                "no pod of ServiceAccount {namespace}/{name} has a proxy, so no client has this identity"
+            ),
+            format!("mesh the workload of pod {namespace}/{pod}, or authorize its networks"),
+        ));
     }
+}
+
+/// Returns a pod of a ServiceAccount that has pods, none of them with a proxy. Only pods of a
+/// cluster are taken into account; a manifest has no proxy yet.
+fn unmeshed_pod<'a>(objects: &'a Objects, namespace: &str, name: &str) -> Option<&'a str> {
+    let mut first = None;
+    let pods = objects.of("", "Pod").filter(|pod| {
+        let account = pod.spec()["serviceAccountName"].as_str();
+        pod.namespace == namespace
+            && account.unwrap_or("default") == name
+            && pod.json["status"]["phase"] == "Running"
+    });
+    for pod in pods {
+        let containers = ["initContainers", "containers"].map(|field| pod.list(field));
+        let mut containers = containers.into_iter().flatten();
+        if containers.any(|container| container["name"] == PROXY_CONTAINER) {
+            return None;
+        }
+        first = first.or(Some(&*pod.name));
+    }
+    first
 }
 
 fn unused(objects: &Objects, authentication: &Object, findings: &mut Vec<Finding>) {

@@ -14,6 +14,8 @@ pub(crate) struct Objects {
     all: BTreeMap<Key, Object>,
     /// Group and kind of definitions that the API server lacks.
     unserved: BTreeSet<(&'static str, &'static str)>,
+    /// The domain of the cluster, if it is known.
+    cluster_domain: Option<String>,
 }
 
 /// Group, kind, namespace and name.
@@ -82,6 +84,15 @@ impl Objects {
         kinds: impl IntoIterator<Item = (&'static str, &'static str)>,
     ) {
         self.unserved = kinds.into_iter().collect();
+    }
+
+    /// Records the domain of the cluster, with which clients look up Services.
+    pub(crate) fn set_cluster_domain(&mut self, domain: impl Into<String>) {
+        self.cluster_domain = Some(domain.into());
+    }
+
+    pub(super) fn cluster_domain(&self) -> Option<&str> {
+        self.cluster_domain.as_deref()
     }
 
     /// Returns what to do about a reference to an object that does not exist.

@@ -107,7 +107,17 @@ fn destination(objects: &Objects, profile: &Object, findings: &mut Vec<Finding>)
                     "name the profile after the external host",
                 ));
             }
-            other_domain(objects, profile, (namespace, name, domain), findings);
+            match objects.cluster_domain() {
+                Some(own) if own != domain => findings.push(Finding::new(
+                    profile,
+                    "metadata.name",
+                    "no-effect",
+                    format!("has the domain {domain}, but that of the cluster is {own}, so no client looks it up"),
+                    format!("create it as {name}.{namespace}.svc.{own}"),
+                )),
+                Some(_) => {}
+                None => other_domain(objects, profile, (namespace, name, domain), findings),
+            }
         }
         // A host outside of the cluster may have such a name, if there is no Service.
         Destination::Short { namespace, name } => {

@@ -1,6 +1,8 @@
 //! Routes that attach nowhere, and their backends. The policy controller reports the same decisions
 //! as conditions of the routes.
 
+use mesh_core::annotation::OPAQUE_PORTS;
+use mesh_k8s::pod::ports;
 use serde_json::Value;
 
 use super::finding::Finding;
@@ -173,6 +175,16 @@ fn attachment(
                     problem,
                     "use a port of the Service",
                 );
+            } else if matches!(rank, Rank::Grpc | Rank::Http)
+                && let Some(port) = opaque_port(service, parent.port)
+            {
+                findings.push(Finding::new(
+                    route,
+                    field,
+                    "no-effect",
+                    format!("port {port} of Service {namespace}/{name} is opaque, so the route does not apply there"),
+                    format!("remove {port} from {OPAQUE_PORTS} of the Service, or delete the route"),
+                ));
             }
         }
         ParentKind::EgressNetwork => {
@@ -245,6 +257,16 @@ fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
         return;
     };
     for (rule_at, rule) in route.list("rules").iter().enumerate() {
+        let weighted = list(&rule["backendRefs"]);
+        if !weighted.is_empty() && weighted.iter().all(|backend| backend["weight"] == 0) {
+            findings.push(Finding::new(
+                route,
+                format!("spec.rules[{rule_at}].backendRefs"),
+                "no-backend",
+                "all have weight 0, so every request of the rule fails",
+                "give one of them a weight, or remove backendRefs to use the parent",
+            ));
+        }
         for (at, backend) in list(&rule["backendRefs"]).iter().enumerate() {
             let field = format!("spec.rules[{rule_at}].backendRefs[{at}]");
             let namespace = backend["namespace"].as_str().unwrap_or(&parent.namespace);
@@ -307,6 +329,19 @@ fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
             }
         }
     }
+}
+
+/// Returns the first port of the parent whose annotation makes it opaque: the given one, or any.
+/// Without the annotation the default list applies, of ports that no HTTP server uses.
+fn opaque_port(service: &Object, port: Option<u64>) -> Option<u64> {
+    let listed = service.json["metadata"]["annotations"][OPAQUE_PORTS].as_str()?;
+    let opaque = ports::resolve_list(None, listed);
+    let all = service.list("ports").iter();
+    let mut all = all.filter_map(|entry| entry["port"].as_u64());
+    all.find(|number| {
+        port.is_none_or(|port| port == *number)
+            && u16::try_from(*number).is_ok_and(|number| opaque.contains(number))
+    })
 }
 
 /// Returns whether a Service has a port with this name, and number if there is one.

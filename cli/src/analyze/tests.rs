@@ -333,6 +333,71 @@ fn routes_that_contradict_each_other_are_found() {
 }
 
 #[test]
+fn route_whose_requests_all_fail_is_found() {
+    let with = |backends: &str| {
+        let spec = format!(
+            "{{parentRefs: [{{group: core, kind: Service, name: web}}], rules: [{{backendRefs: [{backends}]}}]}}"
+        );
+        route(GATEWAY, "HTTPRoute", &spec)
+    };
+    let none = "{name: web, port: 80, weight: 0}";
+    let expect = [
+        "no-backend",
+        "HTTPRoute shop/route",
+        "spec.rules[0].backendRefs",
+        "weight 0",
+    ];
+    check(&with(none), expect);
+    assert_eq!(
+        findings(&with(&format!("{none}, {{name: web, port: 8080}}"))),
+        []
+    );
+}
+
+#[test]
+fn route_for_an_opaque_port_is_found() {
+    let service = "\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop, annotations: {config.linkerd.io/opaque-ports: '81,90-99'}}\nspec: {clusterIP: 10.96.0.2, ports: [{port: 80}, {port: 95}]}\n";
+    for (kind, port, is_found) in [
+        ("HTTPRoute", ", port: 95", true),
+        ("GRPCRoute", "", true),
+        ("HTTPRoute", ", port: 80", false),
+        ("TCPRoute", ", port: 95", false),
+    ] {
+        let spec = format!("{{parentRefs: [{{group: core, kind: Service, name: db{port}}}]}}");
+        let found = findings(&format!("{service}---{}", route(GATEWAY, kind, &spec)));
+        let codes: Vec<_> = found.iter().map(|finding| finding.code).collect();
+        assert_eq!(codes == ["no-effect"], is_found, "{kind}{port}: {found:#?}");
+    }
+}
+
+/// Templates in a manifest have no proxy yet, so only running pods are taken into account.
+#[test]
+fn account_whose_pods_have_no_proxy_is_found() {
+    let pod = |name: &str, phase: &str, container: &str| {
+        format!(
+            "\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, ownerReferences: [{{kind: ReplicaSet, name: r}}]}}\nspec: {{serviceAccountName: job, containers: [{{name: {container}}}]}}\nstatus: {{phase: {phase}}}\n---"
+        )
+    };
+    let spec = "{identityRefs: [{kind: ServiceAccount, name: job}]}";
+    let policy = policy("MeshTLSAuthentication", spec);
+    for (pods, is_found) in [
+        (pod("a", "Running", "app"), true),
+        (pod("a", "Succeeded", "app"), false),
+        (String::new(), false),
+        (
+            pod("a", "Running", "app") + &pod("b", "Running", "linkerd-proxy"),
+            false,
+        ),
+    ] {
+        let found = findings(&(pods + &policy));
+        let is_reported = found
+            .iter()
+            .any(|finding| finding.code == "unmeshed-account");
+        assert_eq!(is_reported, is_found, "{found:#?}");
+    }
+}
+
+#[test]
 fn rule_that_never_matches_is_found() {
     let with_rules = |rules: &str| {
         let spec = format!(

@@ -18,9 +18,9 @@ pub(super) const REFERENCES: Rows = Rows {
     is_shown: |_finding| true,
 };
 
-/// A policy or route that another one replaces, or that cannot apply.
+/// A policy or route that another one replaces, that cannot apply, or whose requests all fail.
 pub(super) const EFFECTS: Rows = Rows {
-    codes: &["conflict", "never-matches", "no-effect"],
+    codes: &["conflict", "never-matches", "no-backend", "no-effect"],
     // An authentication that no policy requires breaks nothing; annotations have their own row.
     is_shown: |finding| !finding.field.is_empty() && !is_annotation(finding),
 };
@@ -41,7 +41,7 @@ pub(super) const SERVER_PORTS: Rows = Rows {
 };
 
 pub(super) const ACCOUNTS: Rows = Rows {
-    codes: &["missing-account"],
+    codes: &["missing-account", "unmeshed-account"],
     is_shown: |_finding| true,
 };
 

@@ -150,6 +150,10 @@ async fn read(mesh: &Mesh) -> anyhow::Result<Objects> {
             let read = cluster.list_json(kinds).await?;
             read.items.into_iter().for_each(|item| objects.add(item));
             objects.set_unserved(read.unserved);
+            // Without it, only profiles that differ from each other are found.
+            if let Ok(values) = cluster.values().await {
+                objects.set_cluster_domain(values.cluster_domain);
+            }
         }
     }
     Ok(objects)

@@ -11,6 +11,19 @@ fn profile(namespace: &str, name: &str, spec: &str) -> String {
 }
 
 #[test]
+fn profile_with_another_domain_than_the_cluster_is_found() {
+    let profile = profile("shop", "web.shop.svc.cluster.lan", "{routes: []}");
+    for (domain, is_found) in [("cluster.lan", false), ("cluster.local", true)] {
+        let mut objects = objects(&format!("{SHOP}---{profile}"));
+        objects.set_cluster_domain(domain);
+        let found = analyze(&objects);
+        let fixes: Vec<_> = found.iter().map(|finding| &*finding.fix).collect();
+        let expect = ["create it as web.shop.svc.cluster.local"];
+        assert_eq!(fixes == expect, is_found, "{domain}: {found:#?}");
+    }
+}
+
+#[test]
 fn profile_with_effect_has_no_findings() {
     let spec = "{retryBudget: {retryRatio: 0.2, minRetriesPerSecond: 0, ttl: 10s}, dstOverrides: [{authority: 'web.shop.svc.cluster.local:8080', weight: 1}], routes: [{name: a, isRetryable: true, condition: {method: GET, pathRegex: /a}}, {name: b, condition: {method: GET}}, {name: c, condition: {method: PUT}}]}";
     for (namespace, name) in [("shop", WEB), ("shop", "www.example.com"), ("bank", WEB)] {
