@@ -22,6 +22,8 @@ pub use k8s_openapi::{
         core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service, ServiceAccount},
         discovery::v1 as discovery,
         discovery::v1::EndpointSlice,
+        networking::v1 as networking,
+        networking::v1::NetworkPolicy,
         rbac::v1::{ClusterRole, ClusterRoleBinding},
     },
     apimachinery::pkg::{

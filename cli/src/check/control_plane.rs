@@ -148,6 +148,8 @@ pub(super) const CONFIG: Category = Category {
             config::addresses,
         )
         .explained_by(&[&["l5d-cluster-networks-cidr"]]),
+        super::system::DOMAIN,
+        super::network_policies::ADMIT,
         Check::new(
             "config-drift",
             "the control plane runs with the configured values",

@@ -127,6 +127,12 @@ pub(super) const CATEGORY: Category = Category {
         ])
         .applies_to(AppliesTo::Everywhere),
         Check::new(
+            "pods-one-mesh",
+            "no pod has the proxy of another mesh too",
+            "exclude the pod from one of the meshes",
+            pods::foreign_proxies,
+        ),
+        Check::new(
             "pods-ports",
             "no container uses a port of the proxy",
             "correct the port of the container",

@@ -12,7 +12,7 @@ use mesh_core::node::{NodeStatus, PodStatus};
 use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{
     ConfigMap, CronJob, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
-    Namespace, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
+    Namespace, NetworkPolicy, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
     ValidatingWebhookConfiguration,
 };
 use mesh_k8s::pod;
@@ -134,6 +134,9 @@ pub(crate) struct Objects {
     pub(crate) validators: BTreeMap<&'static str, ValidatorObjects>,
     /// The configuration of Cilium, if the cluster has one.
     pub(crate) cilium: Fact<Option<ConfigMap>>,
+    /// The ConfigMap of CoreDNS, if the cluster has one.
+    pub(crate) cluster_dns: Fact<Option<ConfigMap>>,
+    pub(crate) network_policies: Fact<Vec<NetworkPolicy>>,
     /// The policy objects in JSON with `kind`, so that an invalid object can be named.
     pub(crate) policies: Fact<Vec<Value>>,
     /// The leases of Kubernetes' controllers and of the control plane.
@@ -335,6 +338,9 @@ impl Facts {
             add_all(&mut objects, &read.services)?;
             add_all(&mut objects, &read.pods)?;
             objects.set_unserved(self.unserved_policies());
+            if let Ok(values) = self.values() {
+                objects.set_cluster_domain(values.cluster_domain);
+            }
             Ok(analyze::analyze(&objects))
         });
         findings.as_deref().map_err(Clone::clone)
@@ -481,6 +487,8 @@ impl Objects {
             webhooks: not_queried(),
             validators: BTreeMap::new(),
             cilium: not_queried(),
+            cluster_dns: not_queried(),
+            network_policies: not_queried(),
             policies: not_queried(),
             leader_leases: not_queried(),
             system_slices: not_queried(),

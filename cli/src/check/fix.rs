@@ -56,6 +56,13 @@ pub(super) fn workload(pod: &Pod) -> Option<String> {
     })
 }
 
+/// Returns the command that reverts the last change of the pod's workload.
+pub(super) fn undo_command(pod: &Pod) -> Option<String> {
+    let workload = workload(pod)?;
+    let namespace = pod.namespace().unwrap_or_default();
+    Some(format!("kubectl -n {namespace} rollout undo {workload}"))
+}
+
 /// Returns the command that replaces the pod.
 pub(super) fn restart_command(pod: &Pod) -> String {
     let namespace = pod.namespace().unwrap_or_default();

@@ -311,6 +311,8 @@ pub(super) fn healthy() -> Facts {
     objects.config = Ok(of_kind(&documents, "ConfigMap").pop());
     objects.webhooks = Ok(of_kind(&documents, "MutatingWebhookConfiguration").pop());
     objects.cilium = Ok(None);
+    objects.cluster_dns = Ok(None);
+    objects.network_policies = Ok(Vec::new());
     let group = "policy.linkerd.io";
     objects.policies = Ok(documents
         .iter()

@@ -2,6 +2,7 @@
 //! effect protects nothing. Most rules are those of `meshctl analyze` ([`super::analysis`]).
 
 pub(super) mod ip_families;
+mod probes;
 mod selected;
 
 use mesh_core::policy::inbound::DefaultPolicy;
@@ -71,6 +72,13 @@ pub(super) const CATEGORY: Category = Category {
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
+            "policy-probes",
+            "routes of Servers let the kubelet's probes through",
+            "add a rule for the path of the probe to the route",
+            probes::unmatched,
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
             "policy-identities",
             "policies name identities that the mesh issues",
             "correct the identity",
@@ -79,14 +87,14 @@ pub(super) const CATEGORY: Category = Category {
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
             "policy-accounts",
-            "the ServiceAccounts that policies name exist",
+            "the ServiceAccounts that policies name exist and have meshed pods",
             "correct name and namespace of the ServiceAccount",
             |facts| analysis::ACCOUNTS.warn(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
             "policy-effects",
-            "no policy or route is replaced by another one",
+            "every policy and route has an effect",
             "meshctl analyze -A names the object that replaces it",
             |facts| analysis::EFFECTS.warn(facts),
         )

@@ -31,6 +31,16 @@ pub(super) const DNS: Check = Check::new(
 )
 .explained_by(&[&["nodes-ready", "kube-controllers"]]);
 
+pub(super) const DOMAIN: Check = Check::new(
+    "cluster-domain",
+    "clusterDomain is the domain of cluster DNS",
+    "set the value clusterDomain to the domain of cluster DNS, {upgrade}, and restart the meshed workloads",
+    domain,
+);
+
+/// The ConfigMap of CoreDNS in [`NAMESPACE`].
+pub(super) const DNS_CONFIG: &str = "coredns";
+
 pub(super) const CONTROLLERS_RUN: Check = Check::new(
     "kube-controllers",
     "the controllers of Kubernetes renew their leases",
@@ -86,6 +96,48 @@ fn dns(facts: &Facts) -> CheckResult {
             count(services.len(), "Service", "Services")
         },
     ))
+}
+
+/// Compares `clusterDomain` with the zones that CoreDNS answers for the cluster. Other DNS servers
+/// configure them elsewhere.
+fn domain(facts: &Facts) -> CheckResult {
+    let own = facts.values()?.cluster_domain;
+    let config = match &facts.objects.cluster_dns {
+        Ok(config) => config.as_ref(),
+        Err(reason) => return Ok(Outcome::ok(format!("not compared: {reason}"))),
+    };
+    let file = config
+        .and_then(|config| config.data.as_ref())
+        .and_then(|data| data.get("Corefile"));
+    let zones = file.map(|file| zones(file)).unwrap_or_default();
+    if zones.is_empty() || zones.contains(&own.trim_end_matches('.')) {
+        return Ok(Outcome::ok(own));
+    }
+    let dns = zones.join(", ");
+    let first = zones[0];
+    Ok(Outcome::fail(
+        Finding::new(format!(
+            "clusterDomain is {own}, but cluster DNS answers for {dns}: proxies find neither the control plane nor Services"
+        ))
+        .with_fix(format!(
+            "set the value clusterDomain to {first}, {{upgrade}}, and restart the meshed workloads"
+        ))
+        .into_root_cause(),
+    ))
+}
+
+/// Returns the zones of the plugin `kubernetes`, without those of addresses.
+fn zones(file: &str) -> Vec<&str> {
+    let mut zones = Vec::new();
+    for line in file.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() == Some("kubernetes") {
+            let named = words.take_while(|word| *word != "{");
+            let named = named.map(|zone| zone.trim_end_matches('.'));
+            zones.extend(named.filter(|zone| !zone.ends_with(".arpa")));
+        }
+    }
+    zones
 }
 
 /// Returns whether a slice of a Service has an endpoint that is ready; without the condition it is.

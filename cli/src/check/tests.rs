@@ -15,6 +15,7 @@ mod consequences;
 mod edits;
 mod faults;
 mod objects;
+mod planted;
 mod unlisted;
 mod viz;
 
@@ -23,6 +24,7 @@ fn all_faults() -> impl Iterator<Item = &'static Fault> {
     let all = [
         FAULTS,
         objects::FAULTS,
+        planted::FAULTS,
         unlisted::FAULTS,
         classes::FAULTS,
         viz::FAULTS,

@@ -7,7 +7,7 @@ use mesh_k8s::kinds::{DaemonSet, Deployment, IntOrString, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::super::facts::{Environment, Fact, fact_ref, full_name};
-use super::super::{CheckResult, Facts, Finding, Outcome, admission, count, fix, webhook};
+use super::super::{CheckResult, Facts, Finding, Outcome, admission, count, fix, images, webhook};
 use crate::cluster::agent;
 
 /// The components by the label of their pods; each is a Deployment `linkerd-NAME`.
@@ -244,13 +244,9 @@ fn container_line(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<Fi
 /// Returns the repair for a container. The log helps only if the container has run.
 fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-    let undo = fix::workload(pod)
-        .map(|workload| format!("kubectl -n {namespace} rollout undo {workload}"));
-    let waiting = container
-        .state
-        .as_ref()
-        .and_then(|state| state.waiting.as_ref())
-        .and_then(|waiting| waiting.reason.as_deref());
+    let state = container.state.as_ref();
+    let state = state.and_then(|state| state.waiting.as_ref());
+    let waiting = state.and_then(|waiting| waiting.reason.as_deref());
     let terminated = container
         .last_state
         .as_ref()
@@ -272,15 +268,8 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
                 .find(|one| one.name == container.name)
                 .and_then(|one| one.image.as_deref())
                 .unwrap_or(&container.image);
-            let node = spec.and_then(|spec| spec.node_name.as_deref());
-            let load = format!(
-                "load the image {image} into {} or correct its name",
-                node.map_or_else(|| "its node".to_owned(), |node| format!("node {node}")),
-            );
-            match undo {
-                Some(undo) => format!("{undo}, if a change caused it; otherwise {load}"),
-                None => load,
-            }
+            let message = state.and_then(|waiting| waiting.message.as_deref());
+            images::fix(pod, image, message.unwrap_or_default())
         }
         "CreateContainerConfigError" | "CreateContainerError" => {
             format!("kubectl -n {namespace} describe pod {name}")
@@ -288,7 +277,7 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
         _ => format!(
             "kubectl -n {namespace} logs {name} -c {} --previous{}",
             container.name,
-            undo.map_or_else(String::new, |undo| format!(
+            fix::undo_command(pod).map_or_else(String::new, |undo| format!(
                 "; {undo}, if a change caused it"
             ))
         ),

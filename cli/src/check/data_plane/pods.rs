@@ -1,5 +1,6 @@
 //! Conflicts between application and proxy in meshed pods.
 
+use mesh_core::annotation;
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod::{self, ports as pod_ports};
 
@@ -53,6 +54,55 @@ pub(super) fn ports(facts: &Facts) -> CheckResult {
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
+}
+
+/// The containers of other meshes, and how a pod template excludes them.
+const FOREIGN_PROXIES: [(&str, &str, &str); 3] = [
+    (
+        "istio-proxy",
+        "Istio",
+        "annotations: sidecar.istio.io/inject: \"false\"",
+    ),
+    (
+        "consul-dataplane",
+        "Consul",
+        "annotations: consul.hashicorp.com/connect-inject: \"false\"",
+    ),
+    (
+        "kuma-sidecar",
+        "Kuma",
+        "labels: kuma.io/sidecar-injection: disabled",
+    ),
+];
+
+/// Finds pods with the proxies of two meshes. Each encrypts for peers of its own mesh only, so that
+/// connections of the inner one fail.
+pub(super) fn foreign_proxies(facts: &Facts) -> CheckResult {
+    let mut wrong = Vec::new();
+    for pod in facts.meshed_pods()? {
+        let containers = pod.spec.iter().flat_map(pod::containers);
+        let foreign = containers.filter_map(|container| {
+            FOREIGN_PROXIES
+                .iter()
+                .find(|(name, ..)| container.name == *name)
+        });
+        let Some((name, mesh, exclusion)) = foreign.into_iter().next() else {
+            continue;
+        };
+        let finding = Finding::new(format!(
+            "{} has the proxy of {mesh} (container {name}) and that of this mesh: both redirect its connections",
+            full_name(pod)
+        ));
+        let namespace = pod.namespace().unwrap_or_default();
+        wrong.push(match fix::workload(pod) {
+            Some(workload) => finding.with_fix(format!(
+                "kubectl -n {namespace} edit {workload}: in its template {exclusion}, or annotations: {}: disabled",
+                annotation::INJECT
+            )),
+            None => finding.with_fix(fix::restart_command(pod)),
+        });
+    }
+    Ok(Outcome::fail_if(wrong, ""))
 }
 
 /// Finds Jobs that do not complete because their proxy is an ordinary container, which keeps

@@ -126,11 +126,15 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     objects.policies = policies;
     objects.validators = validators.into_iter().collect();
     let system = within(system::NAMESPACE);
-    let (own_leases, system_leases, slices) = tokio::join!(
+    let (own_leases, system_leases, slices, network_policies, cluster_dns) = tokio::join!(
         cluster.list(&own.0, own.1.clone()),
         cluster.list(&system.0, system.1.clone()),
         cluster.list(&system.0, system.1.clone()),
+        cluster.list_all(),
+        config_map(cluster, system::DNS_CONFIG),
     );
+    objects.network_policies = to_fact("list the NetworkPolicies", network_policies);
+    objects.cluster_dns = to_fact("read the configuration of CoreDNS", cluster_dns);
     objects.leader_leases = to_fact("list the control plane's Leases", own_leases);
     let system_leases: Fact<Vec<Lease>> = to_fact("list the Leases of kube-system", system_leases);
     if let Ok(leases) = &mut objects.leader_leases {
@@ -186,11 +190,14 @@ pub(super) async fn config(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
 }
 
 pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
-    let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), "kube-system");
-    to_fact(
-        "read Cilium's configuration",
-        api.get_opt("cilium-config").await,
-    )
+    let config = config_map(cluster, "cilium-config").await;
+    to_fact("read Cilium's configuration", config)
+}
+
+/// Returns a ConfigMap of kube-system.
+async fn config_map(cluster: &Cluster, name: &str) -> kube::Result<Option<ConfigMap>> {
+    let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), system::NAMESPACE);
+    api.get_opt(name).await
 }
 
 /// Returns policies, routes, ServiceProfiles and ExternalWorkloads in JSON, so that an invalid

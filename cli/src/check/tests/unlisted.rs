@@ -99,9 +99,8 @@ fn container_that_runs_since_old_restarts_is_ok() {
     assert_eq!(row.mark, Mark::Ok, "{:?}", row.detail);
 }
 
-/// A NetworkPolicy that blocks proxies from the control plane is not reported, because the API
-/// server does not know whether the network plugin enforces it. The rows of the proxies show what
-/// they wait for, and the guide lists NetworkPolicies among the causes.
+/// A NetworkPolicy whose rules select the wrong peers is not reported. The rows of the proxies show
+/// what they wait for, and the guide lists NetworkPolicies among the causes.
 #[test]
 fn blocked_proxies_are_reported_with_what_they_wait_for() {
     let mut facts = healthy();
