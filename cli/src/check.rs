@@ -26,6 +26,7 @@ mod network_policies;
 mod policy;
 mod repairs;
 mod root_cause;
+mod selected;
 mod serving_certificate;
 mod setup;
 mod system;

@@ -3,17 +3,15 @@
 
 pub(super) mod ip_families;
 mod probes;
-mod selected;
 
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_k8s::crd::{AuthorizationPolicy, Server, ServerAuthorization};
 use mesh_k8s::kinds::{Namespace, ResourceExt};
 use mesh_k8s::pod::ports;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use self::selected::{Selected, selected};
-use super::facts::{Fact, fact_ref, full_name};
+use super::facts::{Fact, full_name};
+use super::selected::{Selected, of_kind, read, selected};
 use super::{
     Category, Check, CheckResult, Environment, Facts, Finding, Outcome, analysis, data_plane, fix,
 };
@@ -107,27 +105,6 @@ pub(super) const CATEGORY: Category = Category {
         ),
     ],
 };
-
-/// Returns the valid objects of a kind.
-fn read<T: DeserializeOwned>(facts: &Facts, kind: &str) -> Fact<Vec<T>> {
-    let all = of_kind(facts, kind)?;
-    Ok(all
-        .into_iter()
-        .filter_map(|value| serde_json::from_value(value.clone()).ok())
-        .collect())
-}
-
-fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Fact<Vec<&'a Value>> {
-    let all = fact_ref(&facts.objects.policies)?.iter();
-    Ok(all
-        .filter(|value| {
-            value["kind"] == kind
-                && facts
-                    .scope
-                    .contains(value["metadata"]["namespace"].as_str().unwrap_or_default())
-        })
-        .collect())
-}
 
 fn edit(value: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

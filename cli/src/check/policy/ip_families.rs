@@ -7,9 +7,9 @@ use mesh_k8s::crd::Server;
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use super::selected::{Selected, selected};
 use super::{read, title};
 use crate::check::facts::full_name;
+use crate::check::selected::{Selected, selected};
 use crate::check::{CheckResult, Facts, Finding, Outcome};
 
 /// Default policies that allow every client; what they do not see they would have allowed.

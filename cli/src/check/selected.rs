@@ -1,12 +1,14 @@
-//! What a Server selects, for the checks of policies: pods or ExternalWorkloads.
+//! Policies by kind, and what a Server selects: pods or ExternalWorkloads.
 
 use mesh_k8s::crd::{ExternalWorkload, PortRef, Server};
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod::ports;
 use mesh_k8s::select;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::super::facts::{Fact, full_name};
-use super::super::{Facts, count};
+use super::facts::{Fact, fact_ref, full_name};
+use super::{Facts, count};
 
 pub(super) enum Selected<'a> {
     Pod(&'a Pod),
@@ -19,11 +21,32 @@ pub(super) fn selected<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<Select
     let pods = facts.meshed_pods()?.map(Selected::Pod);
     let mut all: Vec<Selected<'_>> = pods.collect();
     if server.spec.external_workload_selector.is_some() {
-        let external: Vec<ExternalWorkload> = super::read(facts, "ExternalWorkload")?;
+        let external: Vec<ExternalWorkload> = read(facts, "ExternalWorkload")?;
         all.extend(external.into_iter().map(Box::new).map(Selected::External));
     }
     all.retain(|workload| workload.is_of(server));
     Ok(all)
+}
+
+/// Returns the valid objects of a kind.
+pub(super) fn read<T: DeserializeOwned>(facts: &Facts, kind: &str) -> Fact<Vec<T>> {
+    let all = of_kind(facts, kind)?;
+    Ok(all
+        .into_iter()
+        .filter_map(|value| serde_json::from_value(value.clone()).ok())
+        .collect())
+}
+
+pub(super) fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Fact<Vec<&'a Value>> {
+    let all = fact_ref(&facts.objects.policies)?.iter();
+    Ok(all
+        .filter(|value| {
+            value["kind"] == kind
+                && facts
+                    .scope
+                    .contains(value["metadata"]["namespace"].as_str().unwrap_or_default())
+        })
+        .collect())
 }
 
 impl Selected<'_> {
