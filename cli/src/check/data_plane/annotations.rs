@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use mesh_core::annotation as keys;
 use mesh_core::ports::PortSet;
+use mesh_k8s::crd::{ProxyProtocol, Server};
 use mesh_k8s::inject::{self, InjectError, Values};
 use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt, Service};
 use mesh_k8s::pod::owner::Owner;
@@ -11,6 +12,7 @@ use mesh_k8s::pod::{self, ports};
 use mesh_k8s::select;
 
 use super::super::facts::{Fact, fact_ref, full_name};
+use super::super::selected::{Selected, read};
 use super::super::{CheckResult, Facts, Finding, Outcome, analysis, fix};
 use super::{in_scope, workloads};
 
@@ -216,6 +218,12 @@ fn annotation_problems(facts: &Facts, values: &Values, pod: &Pod) -> Fact<Vec<St
 
 pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.meshed_pods()?.collect();
+    let mut servers: Vec<Server> = read(facts, "Server")?;
+    let is_forwarded = |server: &Server| {
+        let protocol = &server.spec.proxy_protocol;
+        matches!(protocol, ProxyProtocol::Opaque | ProxyProtocol::Tls)
+    };
+    servers.retain(is_forwarded);
     let mut wrong = Vec::new();
     for service in services(facts)? {
         let selector = service
@@ -227,7 +235,7 @@ pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
                 && select::service_matches(selector, pod.metadata.labels.as_ref())
         });
         if let Some(pod) = selected {
-            wrong.extend(opaque_port_mismatches(service, pod));
+            wrong.extend(opaque_port_mismatches(service, pod, &servers));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
@@ -235,7 +243,10 @@ pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
 
 /// Finds ports that are opaque either for clients of the Service or for the pod's proxy. Without
 /// annotations both use the same default.
-fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
+///
+/// `servers` have protocols that the proxy forwards without looking for HTTP, as if their ports
+/// were opaque.
+fn opaque_port_mismatches(service: &Service, pod: &Pod, servers: &[Server]) -> Vec<Finding> {
     let annotation = service.annotations().get(keys::OPAQUE_PORTS);
     let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));
     let of_pod = ports::opaque(pod);
@@ -253,7 +264,11 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod) -> Vec<Finding> {
         };
         for target in ports::targets(port, pod, number) {
             let (here, there) = (of_service.contains(number), of_pod.contains(target));
-            if here != there {
+            let workload = Selected::Pod(pod);
+            let has_server = servers
+                .iter()
+                .any(|server| workload.is_of(server) && workload.ports(server).contains(&target));
+            if here != there && !(here && has_server) {
                 let (yes, no) = (
                     format!("{} port {number}", service_name(service)),
                     format!("pod {} port {target}", full_name(pod)),

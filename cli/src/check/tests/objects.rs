@@ -407,6 +407,21 @@ fn bundles_are_compared_without_order_and_comments() {
     assert_eq!(mark(&mut facts, &one), Mark::Warn);
 }
 
+/// As the Services tap and tap-injector of the viz extension.
+#[test]
+fn opaque_port_of_a_server_that_forwards_tls_needs_no_annotation_of_the_pod() {
+    let mut facts = healthy();
+    edit(&mut facts.objects.services, "web")["metadata"]["annotations"] =
+        json!({"config.linkerd.io/opaque-ports": "80"});
+    let mut mark = |protocol: &str| {
+        policy(&mut facts, "Server")["spec"]["proxyProtocol"] = json!(protocol);
+        row(&facts, "linkerd-opaque-ports-definition").mark
+    };
+    assert_eq!(mark("TLS"), Mark::Ok);
+    assert_eq!(mark("opaque"), Mark::Ok);
+    assert_eq!(mark("HTTP/1"), Mark::Warn);
+}
+
 #[test]
 fn new_pods_are_excluded() {
     let reports = |created: &str| {
