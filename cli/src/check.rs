@@ -79,7 +79,7 @@ pub(crate) struct Check {
     pub(crate) id: &'static str,
     pub(crate) description: &'static str,
     /// The first step of a repair, with the command. `{ns}` is replaced by the control plane's
-    /// namespace, `{viz}` by that of the viz extension, `{upgrade}` by the upgrade command.
+    /// namespace, `{viz}` by the viz extension's, `{upgrade}` by the upgrade command.
     pub(crate) advice: &'static str,
     /// The checks whose failure explains the failure of this one; the best explanation comes first.
     pub(crate) explained_by: &'static [&'static [&'static str]],
@@ -135,7 +135,7 @@ pub(crate) const CATEGORIES: &[Category] = &[
     viz::DATA_PLANE,
 ];
 
-/// The results of a category; the fields are those of Linkerd's JSON output.
+/// The results of a category, with the fields of Linkerd's JSON output.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CategoryReport {
@@ -158,8 +158,7 @@ pub(crate) struct Report {
     /// Empty for a consequence, because its root cause has the advice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) advice: String,
-    /// The check that found the root cause, if this row is a consequence, or for which it was
-    /// skipped.
+    /// The check that found the root cause of this row, or whose failure had this row skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<&'static str>,
     /// The parts of the advice, one command or sentence each.

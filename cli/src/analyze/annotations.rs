@@ -8,7 +8,7 @@ use super::objects::{GATEWAY, Object, Objects, POLICY};
 
 /// A key with more differences from every known one has no suggestion.
 const MAX_DISTANCE: usize = 3;
-/// A domain with more differences is that of another project.
+/// A domain with more differences belongs to another project.
 const MAX_DOMAIN_DISTANCE: usize = 2;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
@@ -67,7 +67,7 @@ fn check(
             continue;
         };
         let has_effect = place.is_some_and(|place| known.places.contains(&place));
-        // Programs write those without places.
+        // Programs write the annotations that have no places.
         if !has_effect && !known.places.is_empty() {
             findings.push(Finding::new(
                 object,

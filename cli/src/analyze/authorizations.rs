@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::finding::Finding;
 use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
 
-/// The protocols of Servers to which rate limits apply.
+/// Rate limits apply to Servers with these protocols.
 const LIMITED: [&str; 3] = ["unknown", "HTTP/1", "HTTP/2"];
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {

@@ -237,7 +237,7 @@ impl Object {
         list(&self.spec()[field])
     }
 
-    /// Orders objects by age, as the controllers do; those without a time are the youngest.
+    /// Orders objects by age, as the controllers do; an object without a time is the youngest.
     pub(super) fn age(&self) -> (bool, &str, &str) {
         let created = self.json["metadata"]["creationTimestamp"].as_str();
         (created.is_none(), created.unwrap_or_default(), &self.name)

@@ -18,7 +18,7 @@ enum Destination<'a> {
         name: &'a str,
         domain: &'a str,
     },
-    /// A name that clients do not look up, though it looks like that of a Service.
+    /// A name that clients do not look up, though it looks like a Service's.
     Short {
         namespace: &'a str,
         name: &'a str,
@@ -78,7 +78,7 @@ fn parse<'a>(profile: &'a Object, authority: &'a str) -> Destination<'a> {
     }
 }
 
-/// Reports a profile whose name is not that of a Service.
+/// Reports a profile whose name stands for no Service.
 fn destination(objects: &Objects, profile: &Object, findings: &mut Vec<Finding>) {
     match parse(profile, &profile.name) {
         Destination::Service {
@@ -139,7 +139,7 @@ fn destination(objects: &Objects, profile: &Object, findings: &mut Vec<Finding>)
     }
 }
 
-/// Reports profiles of one Service that differ in the domain of the cluster, of which there is one.
+/// Reports profiles of one Service that differ in their domain; a cluster has only one.
 fn other_domain(
     objects: &Objects,
     profile: &Object,
@@ -163,7 +163,7 @@ fn other_domain(
             "metadata.name",
             "conflict",
             format!(
-                "ServiceProfile {} is of the same Service with another domain, and only that with the domain of the cluster has an effect",
+                "ServiceProfile {} is of the same Service with another domain; only the one with the domain of the cluster has an effect",
                 other.full_name()
             ),
             "delete the one with the wrong domain",
@@ -171,8 +171,8 @@ fn other_domain(
     }
 }
 
-/// Reports a profile in a namespace that is neither that of the Service nor of any client. The
-/// namespace of the profile is only known to have no workloads if it is among the objects.
+/// Reports a profile in a namespace with neither its Service nor any client. A namespace is known
+/// to have no workloads only if it is among the objects.
 fn clients(objects: &Objects, profile: &Object, findings: &mut Vec<Finding>) {
     let Destination::Service {
         namespace, name, ..

@@ -78,7 +78,7 @@ pub(super) fn parent(route: &Object, reference: &Value) -> Option<Parent> {
         &*text(&reference["kind"]).to_ascii_lowercase(),
     ) {
         (POLICY, "server") => ParentKind::Server,
-        // The default group is that of the Gateway API, so the empty one has to be written.
+        // The Gateway API's group is the default, so the empty group has to be written.
         ("" | "core", "service") if reference["group"].is_string() => ParentKind::Service,
         (POLICY, "egressnetwork") => ParentKind::EgressNetwork,
         _ => return None,
@@ -248,7 +248,7 @@ pub(super) fn parents(route: &Object) -> impl Iterator<Item = (usize, Parent)> {
 }
 
 fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
-    // A backend without namespace is in that of the parent.
+    // A backend without a namespace is in the parent's namespace.
     let parents: Vec<Parent> = parents(route).map(|(_, parent)| parent).collect();
     let Some(parent) = parents
         .iter()

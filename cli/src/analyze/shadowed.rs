@@ -1,8 +1,8 @@
 //! Rules of routes that never match, because another rule has the same match and precedence.
 //!
-//! Of several rules that match a request the most specific one applies; of equally specific ones
-//! that of the older route, and within a route the first. A rule is therefore certainly never used
-//! if each of its matches is also one of a rule before it, for the same parent and hosts.
+//! If several rules match a request, the most specific one applies; if they are equally specific,
+//! the older route wins, and within a route the first rule. So a rule is certainly never used if
+//! earlier rules have each of its matches, for the same parent and hosts.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ fn normalized(one: &Value, rank: Rank) -> Value {
             .map(|entry| {
                 let name = entry["name"].as_str().unwrap_or_default();
                 let kind = entry["type"].as_str().unwrap_or("Exact");
-                // Names of headers have no case, those of parameters do.
+                // Names of headers have no case, names of parameters do.
                 let name = if field == "headers" {
                     name.to_ascii_lowercase()
                 } else {

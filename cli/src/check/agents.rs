@@ -199,8 +199,8 @@ fn unmatched(selector: &BTreeMap<String, String>, node: &Node) -> Option<String>
         .map(|(key, value)| format!("{key}={value}"))
 }
 
-/// Returns the nodes that the DaemonSet's selector matches and those with meshed pods. Nodes that
-/// are not Ready are excluded, because `nodes-ready` reports them.
+/// Returns the nodes that match the DaemonSet's selector or have meshed pods. Nodes that are not
+/// Ready are excluded, because `nodes-ready` reports them.
 fn wanted_nodes<'a>(
     facts: &'a Facts,
     selector: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! The findings of `meshctl analyze` as rows of `check`: those that explain traffic that fails.
+//! Rows of `check` for the findings of `meshctl analyze` that explain failing traffic.
 
 use mesh_core::annotation::EXTENSION;
 use mesh_k8s::kinds::{Namespace, ResourceExt as _};
@@ -83,7 +83,7 @@ impl Rows {
     }
 }
 
-/// Returns whether the namespace is that of the control plane, the agents or an extension.
+/// Returns whether the control plane, the agents or an extension run in the namespace.
 fn is_of_mesh(facts: &Facts, name: &str) -> bool {
     let extension = |namespace: &Namespace| namespace.labels().contains_key(EXTENSION);
     facts.is_own_namespace(name) || facts.namespace(name).is_some_and(extension)

@@ -1,4 +1,4 @@
-//! Groups of checks whose failures explain those of others.
+//! Groups of checks whose failures explain the failures of other checks.
 
 /// If one of these fails, no proxy gets a certificate that its peers accept.
 pub(super) const TRUST: &[&str] = &[

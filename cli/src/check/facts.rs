@@ -376,7 +376,7 @@ impl Facts {
         }))
     }
 
-    /// Returns the pods of the scope that have a proxy, except those of the control plane.
+    /// Returns the pods of the scope that have a proxy, without the control plane's pods.
     pub(crate) fn meshed_pods(&self) -> Fact<impl Iterator<Item = &Pod>> {
         Ok(self.live_pods()?.filter(|pod| {
             let namespace = pod.namespace().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Policies: whether each is valid, refers to existing objects and selects pods. A policy without
-//! effect protects nothing. Most rules are those of `meshctl analyze` ([`super::analysis`]).
+//! effect protects nothing. Most rules come from `meshctl analyze` ([`super::analysis`]).
 
 pub(super) mod ip_families;
 mod probes;

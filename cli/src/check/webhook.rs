@@ -258,8 +258,8 @@ fn requests_injection(namespace: &Namespace) -> bool {
     mode.is_some_and(|mode| mode == "enabled" || mode == "ingress")
 }
 
-/// Returns the namespace for the dry run: that of `-n`, a meshed one or `default`; or why there is
-/// none.
+/// Returns the namespace for the dry run: the one that `-n` names, a meshed one or `default`. The
+/// error says why there is none.
 pub(super) fn dry_run_namespace(facts: &Facts) -> Result<String, String> {
     if let Some(name) = facts.scope.namespace() {
         return match facts.namespace(name) {

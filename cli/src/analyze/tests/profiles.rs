@@ -31,7 +31,7 @@ fn profile_with_effect_has_no_findings() {
     }
 }
 
-/// Returns all findings, also those of the validation.
+/// Returns all findings, including the validation's.
 fn analyzed(manifest: &str) -> Vec<Finding> {
     analyze(&objects(&format!("{SHOP}---{manifest}")))
 }

@@ -47,7 +47,7 @@ pub(super) fn status_writer(facts: &Facts) -> CheckResult {
     ))))
 }
 
-/// Finds namespaces that claim to be the same extension, of which commands would take one.
+/// Finds namespaces that claim to be the same extension. Commands would use one at random.
 pub(super) fn extensions(facts: &Facts) -> CheckResult {
     let mut by_name: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for namespace in fact_ref(&facts.objects.namespaces)? {

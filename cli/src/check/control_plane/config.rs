@@ -285,8 +285,8 @@ pub(super) fn without_effect(facts: &Facts) -> CheckResult {
 }
 
 /// Compares the arguments of the controllers with linkerd-config. A value that was edited by hand
-/// applies only to new pods, and proxies whose trust domain differs from that of their control
-/// plane trust no certificate.
+/// applies only to new pods, and a proxy trusts no certificate if its trust domain is not the
+/// control plane's.
 pub(super) fn drift(facts: &Facts) -> CheckResult {
     let values = facts.values()?;
     let expected = [

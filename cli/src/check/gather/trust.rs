@@ -60,7 +60,7 @@ pub(super) async fn of_cluster(cluster: &Cluster, facts: &Facts) -> Trust {
     }
 }
 
-/// Returns the entry of a Secret under Linkerd's key or that of type kubernetes.io/tls.
+/// Returns the entry of a Secret under Linkerd's key, or under the key of type kubernetes.io/tls.
 fn entry(secret: &Secret, keys: [&str; 2]) -> Fact<Vec<u8>> {
     let data = secret.data.as_ref();
     let found = keys

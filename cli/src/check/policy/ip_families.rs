@@ -44,7 +44,7 @@ pub(super) fn bypassed(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Returns the default policy of a pod: that of the pod, of its namespace, or `default`.
+/// Returns the default policy of a pod: its own, its namespace's, or `default`.
 pub(in crate::check) fn default_inbound_policy(facts: &Facts, pod: &Pod, default: &str) -> String {
     let key = annotation::DEFAULT_INBOUND_POLICY;
     let of_namespace = || {

@@ -1,4 +1,4 @@
-//! Changes of the healthy cluster, of which faults are made.
+//! Changes of the healthy cluster that make up the faults.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -259,7 +259,7 @@ pub(super) fn add_policy(facts: &mut Facts, object: Value) {
     facts.objects.policies.as_mut().unwrap().push(object);
 }
 
-/// Adds the ExternalWorkload `shop/vm` and a Server for those with a label.
+/// Adds the ExternalWorkload `shop/vm` and a Server for ExternalWorkloads with a label.
 pub(super) fn add_external_server(facts: &mut Facts, name: &str, app: &str) {
     let external = json!({
         "apiVersion": "workload.linkerd.io/v1beta1", "kind": "ExternalWorkload",

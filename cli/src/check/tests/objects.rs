@@ -158,7 +158,7 @@ pub(super) const FAULTS: &[Fault] = &[
         |facts| {
             add_external_server(facts, "vms", "vm");
             remove_authorizations(facts);
-            // Only that of the pods has a policy.
+            // Only the pods have a policy.
             policy(facts, "Server")["spec"]["accessPolicy"] = json!("audit");
         },
     ),

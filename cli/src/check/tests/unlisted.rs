@@ -1,6 +1,5 @@
-//! Faults that were collected after the checks were written, to find what the checks miss. Faults
-//! that were not reported got a check; those that cannot be reported are at the end, with the
-//! reason.
+//! Faults that were collected after the checks were written, to find what the checks miss. Each
+//! fault that was not reported got a check. The last ones cannot be reported; each says why.
 
 use mesh_core::exposition;
 use serde_json::json;

@@ -59,8 +59,8 @@ pub(super) fn scraped(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(without, count(pods.len(), "pod", "pods")))
 }
 
-/// Finds proxies that were created before the extension. Those that disable tap are left out, and
-/// those of the extension, which start together with the tap injector.
+/// Finds proxies that were created before the extension. Proxies that disable tap are left out, and
+/// so are the extension's, which start together with the tap injector.
 pub(super) fn tap_enabled(facts: &Facts) -> CheckResult {
     let annotated = |pod: &Pod, key| pod::meta_annotation(&pod.metadata, key).is_some();
     let without = old_meshed_pods(facts)?
