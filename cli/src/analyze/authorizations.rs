@@ -313,7 +313,9 @@ fn account(
             format!(
                 "no pod of ServiceAccount {namespace}/{name} has a proxy, so no client has this identity"
             ),
-            format!("mesh the workload of pod {namespace}/{pod}, or authorize its networks"),
+            format!(
+                "annotate the template of its workload with linkerd.io/inject: enabled (kubectl -n {namespace} describe pod {pod} names it), or authorize its networks"
+            ),
         ));
     }
 }

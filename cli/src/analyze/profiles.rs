@@ -317,7 +317,10 @@ fn replaced_routes(
                     "ServiceProfile {} has routes or a split and replaces this route{clients}",
                     profile.full_name()
                 ),
-                "delete the ServiceProfile, or write its routes as an HTTPRoute",
+                format!(
+                    "write the profile's routes as an HTTPRoute, then kubectl -n {} delete serviceprofile.linkerd.io {}",
+                    profile.namespace, profile.name
+                ),
             ));
         }
     }

@@ -183,7 +183,9 @@ fn attachment(
                     field,
                     "no-effect",
                     format!("port {port} of Service {namespace}/{name} is opaque, so the route does not apply there"),
-                    format!("remove {port} from {OPAQUE_PORTS} of the Service, or delete the route"),
+                    format!(
+                        "remove {port} from {OPAQUE_PORTS}: kubectl -n {namespace} edit service {name}; or delete the route"
+                    ),
                 ));
             }
         }

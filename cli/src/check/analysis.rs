@@ -104,8 +104,15 @@ fn of_analysis(finding: &analyze::Finding) -> Finding {
         "" => String::new(),
         namespace => format!("-n {namespace} "),
     };
-    Finding::new(format!("{}: {field}{}", finding.object(), finding.problem)).with_fix(format!(
-        "{}: kubectl {namespace}edit {kind} {}",
-        finding.fix, finding.name
-    ))
+    let (fix, name) = (&finding.fix, &finding.name);
+    let fix = if fix.contains("kubectl ") {
+        // It names another object, which is the one to change.
+        fix.clone()
+    } else if finding.field.starts_with("metadata.name") {
+        // Names and namespaces of objects cannot be edited.
+        format!("{fix}, then kubectl {namespace}delete {kind} {name}")
+    } else {
+        format!("{fix}: kubectl {namespace}edit {kind} {name}")
+    };
+    Finding::new(format!("{}: {field}{}", finding.object(), finding.problem)).with_fix(fix)
 }

@@ -48,7 +48,7 @@ fn credentials(pod: &Pod, image: &str) -> String {
             names.join(" ")
         ),
         None => format!(
-            "the registry of {image} requires credentials: create a Secret of type docker-registry in {namespace} and name it in imagePullSecrets (a value of the chart; for an application, of its ServiceAccount)"
+            "kubectl -n {namespace} create secret docker-registry NAME --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD with the credentials for {image}, and name it in imagePullSecrets: a value of the chart, or of the pod's ServiceAccount"
         ),
     }
 }

@@ -7,7 +7,7 @@ use mesh_k8s::kinds::networking::{NetworkPolicyPort, NetworkPolicySpec};
 use mesh_k8s::kinds::{IntOrString, NetworkPolicy, Pod, ResourceExt};
 use mesh_k8s::{pod, select};
 
-use super::facts::{Fact, fact_ref, full_name};
+use super::facts::{Fact, full_name};
 use super::{Check, CheckResult, Facts, Finding, Outcome};
 
 /// Warns, because only the network plugin knows whether NetworkPolicies are enforced.
@@ -76,17 +76,17 @@ fn blocked(facts: &Facts) -> CheckResult {
             }
         }
     }
-    for finding in of_applications(facts, all)? {
-        wrong.entry(finding.text.clone()).or_insert(finding);
-    }
+    add_applications(facts, all, &mut wrong)?;
     Ok(Outcome::warn_if(wrong.into_values(), ""))
 }
 
 /// Finds policies of meshed pods that keep their proxies from the control plane, or clients from
 /// every port of the application.
-fn of_applications(facts: &Facts, all: &[NetworkPolicy]) -> Fact<Vec<Finding>> {
-    fact_ref(&facts.objects.pods)?;
-    let mut wrong = Vec::new();
+fn add_applications(
+    facts: &Facts,
+    all: &[NetworkPolicy],
+    wrong: &mut BTreeMap<String, Finding>,
+) -> Fact<()> {
     for pod in facts.meshed_pods()? {
         let outbound = Applied::new(pod, Direction::Egress, all);
         for (port, what) in OUTBOUND {
@@ -95,7 +95,8 @@ fn of_applications(facts: &Facts, all: &[NetworkPolicy]) -> Fact<Vec<Finding>> {
                     "{} no connection to TCP port {port}: proxies there do not reach {what}",
                     outbound.title("admits")
                 );
-                wrong.push(outbound.finding(&text, &format!("TCP port {port}")));
+                let finding = outbound.finding(&text, &format!("TCP port {port}"));
+                wrong.entry(text).or_insert(finding);
             }
         }
         // DNS uses TCP for large answers only.
@@ -104,22 +105,27 @@ fn of_applications(facts: &Facts, all: &[NetworkPolicy]) -> Fact<Vec<Finding>> {
                 "{} no connection to UDP port 53: proxies there do not reach cluster DNS",
                 outbound.title("admits")
             );
-            wrong.push(outbound.finding(&text, "UDP port 53"));
+            let finding = outbound.finding(&text, "UDP port 53");
+            wrong.entry(text).or_insert(finding);
         }
         let inbound = Applied::new(pod, Direction::Ingress, all);
         let ports = application_ports(pod);
         if inbound.admit("TCP", INBOUND) && !inbound.admit_any(&ports) {
             let listed: Vec<String> = ports.iter().map(u16::to_string).collect();
             let listed = listed.join(", ");
+            let key = format!(
+                "{} port {INBOUND} but not {listed}",
+                inbound.title("admits")
+            );
             let text = format!(
-                "{} port {INBOUND} but not {listed} of {}: connections to this mesh's pods have the application's ports",
-                inbound.title("admits"),
+                "{key} of {}: connections to this mesh's pods have the application's ports",
                 full_name(pod)
             );
-            wrong.push(inbound.finding(&text, &format!("TCP port {listed}")));
+            let finding = inbound.finding(&text, &format!("TCP port {listed}"));
+            wrong.entry(key).or_insert(finding);
         }
     }
-    Ok(wrong)
+    Ok(())
 }
 
 /// The inbound port of proxies, which NetworkPolicies for other redirection name.

@@ -67,7 +67,7 @@ pub(super) fn extensions(facts: &Facts) -> CheckResult {
                 Vec::from_iter(namespaces.iter().map(String::as_str)).join(", ")
             ));
             finding.with_fix(format!(
-                "kubectl label namespace NAME {EXTENSION}-, for each but the one with the extension's pods"
+                "for each but the one with the extension's pods: kubectl label namespace NAME {EXTENSION}-"
             ))
         });
     Ok(Outcome::warn_if(wrong, ""))

@@ -186,7 +186,10 @@ pub(super) fn unknown(facts: &Facts) -> CheckResult {
         let new = problems
             .into_iter()
             .filter(|problem| !rejected.contains(problem));
+        // The injector names the pod, which has no name yet.
+        let pod = format!("pod {}/: ", workload.namespace);
         wrong.extend(new.map(|problem| {
+            let problem = problem.strip_prefix(&pod).unwrap_or(&problem);
             Finding::new(format!("{}: {problem}", workload.title())).with_fix(workload.edit())
         }));
     }

@@ -99,7 +99,11 @@ pub(super) fn foreign_proxies(facts: &Facts) -> CheckResult {
                 "kubectl -n {namespace} edit {workload}: in its template {exclusion}, or annotations: {}: disabled",
                 annotation::INJECT
             )),
-            None => finding.with_fix(fix::restart_command(pod)),
+            None => finding.with_fix(format!(
+                "in the manifest of the pod {exclusion}, or annotations: {}: disabled; then {}",
+                annotation::INJECT,
+                fix::restart_command(pod)
+            )),
         });
     }
     Ok(Outcome::fail_if(wrong, ""))

@@ -44,7 +44,7 @@ pub(super) const FAULTS: &[Fault] = &[
         });
         facts.objects.failed_creates = Ok(vec![serde_json::from_value(event).unwrap()]);
     }),
-    check("config-annotations").warns("Deployment shop/web: ", |facts| {
+    check("config-annotations").warns("Deployment shop/web: config.linkerd.io/proxy-cpu-limit", |facts| {
         pods(facts).retain(|pod| pod.metadata.namespace.as_deref() != Some("shop"));
         workload(facts, "Deployment")["spec"]["template"]["metadata"]["annotations"] =
             json!({"config.linkerd.io/proxy-cpu-limit": "much"});

@@ -197,6 +197,29 @@ fn advice_for_missing_server_names_the_namespace_that_has_it() {
     assert!(advice.contains(expect), "{advice}");
 }
 
+/// A command that edits the object with the finding would not repair these.
+#[test]
+fn advice_changes_the_object_that_is_wrong() {
+    for (message, expect) in [
+        (
+            "cluster.lan",
+            "then kubectl -n shop delete serviceprofile.linkerd.io web.shop.svc.cluster.lan",
+        ),
+        ("is opaque", "kubectl -n shop edit service web"),
+        ("has a proxy", "kubectl -n plain describe pod batch"),
+    ] {
+        let mut faults = FAULTS.iter();
+        let fault = faults
+            .find(|fault| fault.message.contains(message))
+            .unwrap();
+        let mut facts = healthy();
+        (fault.inject)(&mut facts);
+        let advice = row(&facts, fault.check).advice;
+        assert!(advice.contains(expect), "{advice}");
+        assert!(!advice.contains("edit httproute") && !advice.contains("edit serviceprofile"));
+    }
+}
+
 /// Loading the image again would not help.
 #[test]
 fn advice_for_refused_image_is_about_credentials() {
