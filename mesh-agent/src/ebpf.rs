@@ -16,6 +16,7 @@ mod listeners;
 mod loader;
 mod maps;
 mod object;
+mod open_ports;
 mod pins;
 mod plan;
 mod sweep;
@@ -27,9 +28,10 @@ use std::path::Path;
 
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::layout::{FLAG_INBOUND, FLAG_TRACED, PodStats};
+use mesh_runtime::log::chain;
 
 use crate::redirect::{GuardMode, PodRedirect};
-use hook::HOOKS;
+use hook::{HOOKS, OPEN_PORTS};
 use loader::CgroupRoot;
 use maps::{Maps, keys_where, map_error, optional};
 use pins::Pins;
@@ -68,6 +70,8 @@ pub struct EnrolledPod {
     pub inbound: bool,
     /// Whether the programs report their decisions about it.
     pub traced: bool,
+    /// Whether connections to its closed ports are refused.
+    pub knows_ports: bool,
 }
 
 /// The counters of one enrolled pod, summed over the CPUs.
@@ -93,7 +97,11 @@ pub fn load(
         .as_ref()
         .is_some_and(|pinned| pinned.bytes() == object.bytes());
     let loaded = if is_same && loader::is_attached(&pins, &root)? {
-        Loaded::Adopted
+        if loader::observes_ports(&pins, &root)? || observe_ports(object, &pins, &root).is_err() {
+            Loaded::Adopted
+        } else {
+            Loaded::Replaced
+        }
     } else {
         // Unpinned first and pinned last: an interrupted replacement starts over.
         pins.unpin_object()?;
@@ -102,6 +110,13 @@ pub fn load(
             loader::replace_steer(object, &pins, cookie)?;
         }
         loader::attach_all(object, &pins, &root)?;
+        if let Err(error) = observe_ports(object, &pins, &root) {
+            // Redirection does not depend on it.
+            tracing::warn!(
+                error = chain(&error),
+                "Connections to closed ports of pods are not refused"
+            );
+        }
         loader::replace_guards(object, &pins)?;
         enrol::reset_in_flight_counts(&pins)?;
         pins.pin_object(object)?;
@@ -112,6 +127,15 @@ pub fn load(
     };
     drop(lock);
     Ok((Programs { pins }, loaded))
+}
+
+/// Attaches the program that observes listening sockets, or replaces it. If it was not attached,
+/// sockets may have been missed, and the ports of all enrolled pods become unknown.
+fn observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
+    if !loader::observes_ports(pins, root)? {
+        open_ports::forget(&mut Maps::open(pins)?, None)?;
+    }
+    loader::observe_ports(object, pins, root)
 }
 
 /// Detaches and removes everything pinned below `pin_dir`. Ends the redirection of every pod.
@@ -172,6 +196,7 @@ impl Programs {
                 listeners: listeners.remove(&cookie).unwrap_or_default(),
                 inbound: config.flags & FLAG_INBOUND != 0,
                 traced: config.flags & FLAG_TRACED != 0,
+                knows_ports: open_ports::are_known(&maps, cookie, config.flags)?,
             });
         }
         Ok(pods)
@@ -183,7 +208,8 @@ impl Programs {
             .iter()
             .map(|entry| {
                 let (cookie, values) = entry.map_err(map_error("read", "STATS"))?;
-                Ok(PodCounters::sum(cookie, &values))
+                let refused = open_ports::refused(&maps, cookie)?;
+                Ok(PodCounters::sum(cookie, &values, refused))
             })
             .collect()
     }
@@ -191,7 +217,7 @@ impl Programs {
     /// Returns the names of the node's attached programs, without each pod's steering program.
     pub fn attached(&self) -> Result<Vec<&'static str>, Error> {
         let mut attached = Vec::new();
-        for hook in HOOKS {
+        for hook in HOOKS.into_iter().chain([OPEN_PORTS]) {
             let link = pins::open(&self.pins.link(hook.program))?;
             if link.is_some_and(loader::has_cgroup) {
                 attached.push(hook.program);
@@ -260,8 +286,10 @@ impl Programs {
 }
 
 impl PodCounters {
-    fn sum(cookie: u64, values: &[PodStats]) -> PodCounters {
+    /// `refused` is the number of connections to closed ports, which is not among the values.
+    fn sum(cookie: u64, values: &[PodStats], refused: u64) -> PodCounters {
         let mut counts = [0; Counter::COUNT];
+        counts[Counter::InboundClosed.index()] = refused;
         for value in values {
             for (sum, count) in counts.iter_mut().zip(value.counts) {
                 *sum += count;

@@ -40,11 +40,18 @@ pub enum Counter {
     /// A process other than the proxy bound or listened on a proxy port, or the proxy did with a
     /// socket that cannot be a steering target (Multipath TCP).
     ListenerRejected = 15,
+    /// No socket of the pod listens on the port: reset, as without the mesh.
+    InboundClosed = 16,
 }
 
 impl Counter {
     /// The number of counters.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 17;
+
+    /// The number of counters in [`PodStats`](crate::layout::PodStats), the first ones. The map's
+    /// layout is that of earlier versions, whose pins stay in use; later counters are in
+    /// [`PortTracking`](crate::layout::PortTracking).
+    pub const IN_STATS: usize = 16;
 
     /// All counters, in order of their index.
     pub const ALL: [Counter; Counter::COUNT] = [
@@ -64,9 +71,11 @@ impl Counter {
         Counter::InboundRefused,
         Counter::InboundFailedOpen,
         Counter::ListenerRejected,
+        Counter::InboundClosed,
     ];
 
-    /// Returns the index in [`PodStats::counts`](crate::layout::PodStats::counts).
+    /// Returns the index in [`PodStats::counts`](crate::layout::PodStats::counts), if it is below
+    /// [`Counter::IN_STATS`].
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -88,7 +97,8 @@ impl Counter {
             | Counter::InboundSkippedSubnet
             | Counter::InboundLocal
             | Counter::InboundRefused
-            | Counter::InboundFailedOpen => "inbound",
+            | Counter::InboundFailedOpen
+            | Counter::InboundClosed => "inbound",
             Counter::ListenerRejected => "listener",
         }
     }
@@ -115,6 +125,7 @@ impl Counter {
             Counter::InboundSkippedSubnet => "skipped_subnet",
             Counter::InboundFailedOpen => "failed_open",
             Counter::ListenerRejected => "rejected",
+            Counter::InboundClosed => "closed_port",
         }
     }
 }

@@ -21,6 +21,10 @@ pub const FLAG_TRACED: u32 = 4;
 /// [`PodConfig::flags`]: IPv6 is not redirected in either direction; programs of earlier versions
 /// ignore it.
 pub const FLAG_PASS_IPV6: u32 = 8;
+/// [`PodConfig::flags`]: every socket of the pod that listens is in OPEN_PORTS, while the pod has a
+/// [`PortTracking`] that has lost none. Kept by a further enrolment; programs of earlier versions
+/// ignore it.
+pub const FLAG_PORTS_KNOWN: u32 = 16;
 
 /// [`PortSkipKey`]: destination ports of outbound connections.
 pub const OUTBOUND: u8 = 0;
@@ -44,7 +48,8 @@ pub struct PodConfig {
     pub v6: Address,
     /// The proxy's uid in the initial user namespace.
     pub proxy_uid: u32,
-    /// [`FLAG_INBOUND`], [`FLAG_INBOUND_FAIL_OPEN`], [`FLAG_TRACED`] and [`FLAG_PASS_IPV6`].
+    /// [`FLAG_INBOUND`], [`FLAG_INBOUND_FAIL_OPEN`], [`FLAG_TRACED`], [`FLAG_PASS_IPV6`] and
+    /// [`FLAG_PORTS_KNOWN`].
     pub flags: u32,
     /// The proxy's inbound port.
     pub inbound_port: u16,
@@ -174,12 +179,51 @@ pub struct Binder {
     pub registrations: u64,
 }
 
-/// STATS: one slot per [`Counter`].
+/// OPEN_PORTS: a port with the address that it is bound to. The value is the number of sockets that
+/// listen on it. An entry stays until the pod is removed, so that no socket is lost while another
+/// CPU removes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortKey {
+    /// The cookie of the pod's network namespace.
+    pub cookie: u64,
+    /// The address; unspecified, of the socket's family, for a socket that is bound to none.
+    pub address: Address,
+    /// The port.
+    pub port: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// PORT_TRACKING: a pod whose listening sockets are recorded. Created by user space, written by the
+/// programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortTracking {
+    /// The pod's entries in OPEN_PORTS.
+    pub ports: i64,
+    /// Not zero after a socket could not be recorded: the pod's ports are not known any more.
+    pub lost: i64,
+    /// Connections to ports on which nothing listened: [`Counter::InboundClosed`].
+    pub refused: i64,
+}
+
+/// OPENED (socket storage): the port that a listening socket has in OPEN_PORTS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct OpenedPort {
+    /// The address of the [`PortKey`].
+    pub address: Address,
+    /// The port of the [`PortKey`].
+    pub port: u32,
+}
+
+/// STATS: one slot for each of the first [`Counter`]s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PodStats {
     /// The counts, by [`Counter::index`].
-    pub counts: [u64; Counter::COUNT],
+    pub counts: [u64; Counter::IN_STATS],
 }
 
 /// GUARD, the only entry: the guard ignores connection requests that bypass the proxy. The values
@@ -247,6 +291,19 @@ impl ListenerKey {
     }
 }
 
+impl PortKey {
+    /// Returns the key of a port with an address.
+    #[inline(always)]
+    pub const fn new(cookie: u64, address: Address, port: u16) -> PortKey {
+        PortKey {
+            cookie,
+            address,
+            port: port as u32,
+            pad: 0,
+        }
+    }
+}
+
 impl FlowKey {
     /// Returns the key of a connection to this port of a pod with this outbound port.
     #[inline(always)]
@@ -299,7 +356,16 @@ const _: () = {
     assert!(offset_of!(Binder, registrations) == 8);
     assert!(size_of::<GuardStats>() == 16);
     assert!(offset_of!(GuardStats, dropped) == 8);
-    assert!(size_of::<PodStats>() == 8 * Counter::COUNT);
+    assert!(size_of::<PortKey>() == 32);
+    assert!(offset_of!(PortKey, address) == 8);
+    assert!(offset_of!(PortKey, port) == 24);
+    assert!(size_of::<PortTracking>() == 24);
+    assert!(offset_of!(PortTracking, lost) == 8);
+    assert!(offset_of!(PortTracking, refused) == 16);
+    assert!(size_of::<OpenedPort>() == 20);
+    assert!(offset_of!(OpenedPort, port) == 16);
+    // Pinned by earlier versions with this size.
+    assert!(size_of::<PodStats>() == 8 * 16);
 };
 
 #[cfg(feature = "user")]
@@ -307,8 +373,8 @@ mod user {
     //! Allows aya to copy these types to and from the kernel.
 
     use super::{
-        AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats,
-        PortSkipKey, ProxyState, SubnetSkipKey,
+        AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats, PortKey,
+        PortSkipKey, PortTracking, ProxyState, SubnetSkipKey,
     };
 
     macro_rules! plain_old_data {
@@ -327,7 +393,9 @@ mod user {
         OriginalDst,
         PodConfig,
         PodStats,
+        PortKey,
         PortSkipKey,
+        PortTracking,
         ProxyState,
         SubnetSkipKey
     );

@@ -2,7 +2,7 @@
 //! quota affects only itself; docs/operations/limits.md describes the effects, map by map.
 //!
 //! The sizes of the maps are `pods × quota` and not memory: entries are allocated when used. A hash
-//! table allocates 16 bytes for each possible entry; the tables take 18 MB together.
+//! table allocates 16 bytes for each possible entry; the tables take 20 MB together.
 
 /// Enrolled pods of one node. Far above the limit of a kubelet: 110 by default, 2,500 in the
 /// largest documented setting.
@@ -35,3 +35,9 @@ pub const IN_FLIGHT_PER_POD: i64 = 4_096;
 /// Connections in flight of all pods: enough for 128 pods, more than a kubelet accepts by default,
 /// whose proxies have all stopped accepting.
 pub const IN_FLIGHT_MAX: usize = 128 * IN_FLIGHT_PER_POD as usize;
+
+/// Ports, with the address that they are bound to, on which sockets of one pod listen or have
+/// listened. The programs enforce it.
+pub const OPEN_PORTS_PER_POD: i64 = 1_024;
+/// Ports of all pods: enough for 128 pods with the maximum.
+pub const OPEN_PORTS_MAX: usize = 128 * OPEN_PORTS_PER_POD as usize;

@@ -68,6 +68,8 @@ pub enum LookupVerdict {
     Pass(Counter),
     /// The proxy's listener of this role.
     Proxy(Role),
+    /// A reset, as from a host on whose port nothing listens.
+    Refuse(Counter),
 }
 
 /// The source of the result of getsockopt(SO_ORIGINAL_DST).
@@ -207,7 +209,8 @@ fn may_use_source(source: &Address, target: &Address, is_own: impl Fn(&Address) 
 }
 
 /// Returns the verdict about a connection that arrives in the pod's network namespace.
-/// `is_in_flight`: the connect hook has redirected it.
+/// `is_in_flight`: the connect hook has redirected it. `is_closed`: it is known that no socket of
+/// the pod listens for it ([`is_open`]).
 #[inline(always)]
 pub fn inbound(
     pod: &PodConfig,
@@ -216,6 +219,7 @@ pub fn inbound(
     is_own: impl Fn(&Address) -> bool,
     is_skipped_port: impl Fn(u16) -> bool,
     is_skipped_source: impl Fn(&Address) -> bool,
+    is_closed: impl FnOnce() -> bool,
 ) -> LookupVerdict {
     let from_pod =
         lookup.remote.is_loopback() || lookup.remote.same(&lookup.local) || is_own(&lookup.remote);
@@ -239,7 +243,31 @@ pub fn inbound(
     if is_skipped_source(&lookup.remote) {
         return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     }
+    // The proxy's own ports are not recorded.
+    if listener_role(pod, lookup.local_port).is_none() && is_closed() {
+        return LookupVerdict::Refuse(Counter::InboundClosed);
+    }
     LookupVerdict::Proxy(Role::Inbound)
+}
+
+/// Whether a listening socket is recorded. Sockets on loopback serve no client outside of the
+/// pod, and the proxy's own ports are always open.
+#[inline(always)]
+pub fn is_recorded(pod: Option<&PodConfig>, address: &Address, port: u16) -> bool {
+    !address.is_loopback() && pod.is_none_or(|pod| listener_role(pod, port).is_none())
+}
+
+/// Whether a socket of the pod could accept a connection to this address, by the addresses of the
+/// sockets that listen on its port. A socket on `::` counts for IPv4 too: whether it is restricted
+/// to IPv6 is not visible. For a loopback address, whose sockets are not recorded, it is unknown
+/// and therefore true.
+#[inline(always)]
+pub fn is_open(local: &Address, listens: impl Fn(&Address) -> bool) -> bool {
+    const ANY_V4: Address = Address::from_v4(0);
+    listens(&Address::UNSPECIFIED)
+        || (matches!(local.family(), Family::V4) && listens(&ANY_V4))
+        || local.is_loopback()
+        || listens(local)
 }
 
 /// Whether a connection request that leaves the pod bypasses the proxy. Connections that

@@ -20,6 +20,9 @@
 //! proxy until the proxy listens. An admission policy must therefore reserve the uid for the
 //! proxy's container, and a native sidecar starts first.
 //!
+//! `open_ports` records on which ports the pod's sockets listen; `steer` refuses connections to
+//! others.
+//!
 //! While a pod is traced, `trace` reports what `connect`, `steer` and `sock_ops` decide about it.
 //!
 //! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
@@ -35,6 +38,7 @@ mod context;
 mod getsockopt;
 mod guard;
 mod maps;
+mod open_ports;
 mod peer;
 mod sock_ops;
 mod steer;

@@ -11,7 +11,9 @@
 //! | GUARD | user space | the pins |
 //! | GUARD_STATS | programs (created by user space) | enrolment |
 //! | TRACES | programs (created by user space) | a trace |
-//! | ORIGINAL_DST, BINDERS | connect, bind, sock_ops | the socket (storage) |
+//! | OPEN_PORTS | open_ports | first socket that listens to the end of the enrolment |
+//! | PORT_TRACKING | programs (created by user space) | enrolment, unless open_ports was detached |
+//! | ORIGINAL_DST, BINDERS, OPENED | connect, bind, sock_ops, open_ports | the socket (storage) |
 
 use core::arch::asm;
 use core::ffi::c_void;
@@ -29,13 +31,15 @@ use aya_ebpf::macros::btf_map;
 use mesh_ebpf_common::address::{Address, Family};
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::layout::{
-    AddressKey, Binder, FlowKey, GUARD_OFF, GuardStats, LISTENER_SLOTS, ListenerKey, OriginalDst,
-    PodConfig, PodStats, PortSkipKey, ProxyState, Role, SubnetSkipKey,
+    AddressKey, Binder, FLAG_PORTS_KNOWN, FlowKey, GUARD_OFF, GuardStats, LISTENER_SLOTS,
+    ListenerKey, OpenedPort, OriginalDst, PodConfig, PodStats, PortKey, PortSkipKey, PortTracking,
+    ProxyState, Role, SubnetSkipKey,
 };
 use mesh_ebpf_common::quota::{
-    ADDRESSES_MAX, IN_FLIGHT_MAX, IN_FLIGHT_PER_POD, LISTENERS_MAX, PODS_MAX, PORT_SKIPS_MAX,
-    SUBNET_SKIPS_MAX,
+    ADDRESSES_MAX, IN_FLIGHT_MAX, IN_FLIGHT_PER_POD, LISTENERS_MAX, OPEN_PORTS_MAX,
+    OPEN_PORTS_PER_POD, PODS_MAX, PORT_SKIPS_MAX, SUBNET_SKIPS_MAX,
 };
+use mesh_ebpf_common::verdict;
 
 /// One untracked connection in IN_FLIGHT_COUNTS.
 const UNTRACKED: i64 = 1 << 32;
@@ -82,6 +86,15 @@ static GUARD_STATS: PerCpuHashMap<u64, GuardStats, PODS_MAX, ON_DEMAND> = PerCpu
 /// itself, AYA_LOGS, is defined by aya-log.
 #[btf_map]
 static TRACES: HashMap<u64, i64, PODS_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+static OPEN_PORTS: HashMap<PortKey, i64, OPEN_PORTS_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+static PORT_TRACKING: HashMap<u64, PortTracking, PODS_MAX, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static OPENED: SkStorage<OpenedPort> = SkStorage::new();
 
 #[btf_map]
 pub static ORIGINAL_DST: SkStorage<OriginalDst> = SkStorage::new();
@@ -173,7 +186,9 @@ fn is_listener_stored(key: &ListenerKey) -> bool {
 pub fn count(cookie: u64, counter: Counter) {
     if let Some(stats) = STATS.get_ptr_mut(cookie) {
         // SAFETY: this CPU's own copy; a preempted increment may be lost, but never torn.
-        unsafe { (*stats).counts[counter.index()] += 1 };
+        if let Some(count) = unsafe { (*stats).counts.get_mut(counter.index()) } {
+            *count += 1;
+        }
     }
 }
 
@@ -284,6 +299,81 @@ unsafe fn add(count: *mut i64, number: i64) {
             number = in(reg) number,
             options(nostack),
         );
+    }
+}
+
+/// Returns the record of the pod's open ports, if they are recorded.
+#[inline(always)]
+pub fn port_tracking(cookie: u64) -> Option<*mut PortTracking> {
+    PORT_TRACKING.get_ptr_mut(cookie)
+}
+
+/// Counts a socket that listens on a port. Returns false when the pod has reached its limit of
+/// ports or the kernel has no memory.
+#[inline(always)]
+pub fn count_open_port(tracking: *mut PortTracking, key: &PortKey) -> bool {
+    if OPEN_PORTS.get_ptr_mut(key).is_none() {
+        // Several CPUs may pass this concurrently, and each may exceed the limit by one.
+        // SAFETY: a map's value.
+        if unsafe { ptr::read_volatile(&raw const (*tracking).ports) } >= OPEN_PORTS_PER_POD {
+            return false;
+        }
+        if OPEN_PORTS.insert(key, 0, u64::from(BPF_NOEXIST)).is_ok() {
+            // SAFETY: a map's value.
+            unsafe { add(&raw mut (*tracking).ports, 1) };
+        }
+        // An error may mean that another CPU has inserted it.
+    }
+    let Some(count) = OPEN_PORTS.get_ptr_mut(key) else {
+        return false;
+    };
+    // SAFETY: a map's value, from just above. Entries of an enrolled pod are never removed.
+    unsafe { add(count, 1) };
+    true
+}
+
+/// Counts a socket that has stopped listening on a port.
+#[inline(always)]
+pub fn count_closed_port(key: &PortKey) {
+    if let Some(count) = OPEN_PORTS.get_ptr_mut(key) {
+        // SAFETY: a map's value, from just above.
+        unsafe { add(count, -1) };
+    }
+}
+
+/// Makes all ports of the pod unknown.
+#[inline(always)]
+pub fn lose_ports(tracking: *mut PortTracking) {
+    // SAFETY: a map's value.
+    unsafe { add(&raw mut (*tracking).lost, 1) };
+}
+
+/// Whether it is known that no socket of the pod listens for a connection to this address and port.
+#[inline(always)]
+pub fn is_closed(pod: &PodConfig, cookie: u64, local: &Address, port: u16) -> bool {
+    if pod.flags & FLAG_PORTS_KNOWN == 0 {
+        return false;
+    }
+    let Some(tracking) = port_tracking(cookie) else {
+        return false;
+    };
+    // SAFETY: a map's value, from just above.
+    if unsafe { ptr::read_volatile(&raw const (*tracking).lost) } != 0 {
+        return false;
+    }
+    !verdict::is_open(local, |address| {
+        // SAFETY: a map's value; an aligned word is never torn.
+        unsafe { OPEN_PORTS.get(PortKey::new(cookie, *address, port)) }
+            .is_some_and(|count| *count > 0)
+    })
+}
+
+/// Counts a refused connection to a closed port.
+#[inline(always)]
+pub fn count_refused_port(cookie: u64) {
+    if let Some(tracking) = port_tracking(cookie) {
+        // SAFETY: a map's value, from just above.
+        unsafe { add(&raw mut (*tracking).refused, 1) };
     }
 }
 

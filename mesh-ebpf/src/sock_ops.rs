@@ -30,7 +30,7 @@ use crate::context::{self, load};
 use crate::maps::{self, Storage};
 use crate::trace;
 
-const DONE: u32 = 1;
+pub(crate) const DONE: u32 = 1;
 /// `-EEXIST`: the key has a socket.
 const TAKEN: i64 = -17;
 
@@ -48,14 +48,15 @@ pub fn mesh_sock_ops(ctx: SockOpsContext) -> u32 {
 }
 
 #[inline(always)]
-fn socket_of(ctx: &SockOpsContext) -> Option<*mut bpf_sock> {
+pub(crate) fn socket_of(ctx: &SockOpsContext) -> Option<*mut bpf_sock> {
     let socket = load!((*ctx.ops).__bindgen_anon_2.sk);
     (!socket.is_null()).then_some(socket)
 }
 
-/// Requests calls of [`change_state`] for this socket; other programs' flags are kept.
+/// Requests calls for each change of this socket's state; other programs' flags are kept. Accepted
+/// sockets inherit the flag of their listener.
 #[inline(always)]
-fn watch_state(ctx: &SockOpsContext) {
+pub(crate) fn watch_state(ctx: &SockOpsContext) {
     let flags = load!((*ctx.ops).bpf_sock_ops_cb_flags);
     let _ = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
 }
@@ -226,6 +227,10 @@ fn change_state(ctx: &SockOpsContext) -> Option<()> {
     if unsafe { (*stored).side } == Side::Untracked as u16 {
         unsafe { (*stored).side = Side::Client as u16 };
         maps::count_untracked(cookie, true);
+        return None;
+    }
+    // Others have no entry: an accepted one, whose listener was watched.
+    if unsafe { (*stored).side } != Side::Client as u16 {
         return None;
     }
     // The entries of a pod that is not enrolled any more have been removed.

@@ -2,8 +2,8 @@
 //!
 //! * hook: `sk_lookup`; one instance for each pod, attached to the pod's network namespace
 //! * minimum kernel: 5.9
-//! * reads PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS, LISTENERS, IN_FLIGHT,
-//!   IN_FLIGHT_COUNTS; writes STATS
+//! * reads PODS, ADDRESSES, PORT_SKIPS, SUBNET_SKIPS, LISTENERS, IN_FLIGHT, IN_FLIGHT_COUNTS,
+//!   OPEN_PORTS; writes STATS, PORT_TRACKING
 //! * absent: connections reach the application in clear text, and redirected ones are refused
 //!
 //! The hook provides no netns cookie, so that each pod has its own instance with the cookie as a
@@ -11,7 +11,8 @@
 //! another pod's listener, or miss connections to an unregistered address.
 //!
 //! Without a listener the connection is reset (SK_DROP), so that no connection bypasses the proxy,
-//! unless the pod is configured to fail open.
+//! unless the pod is configured to fail open. So is one to a port on which nothing listens: passed
+//! instead, it could reach an application that begins to listen at this moment around the proxy.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::sk_action;
@@ -59,6 +60,7 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, INBOUND, port),
         |address| maps::is_skipped_source(cookie, address),
+        || maps::is_closed(pod, cookie, &lookup.local, lookup.local_port),
     );
     // A trace names the proxy's port, as that of the connect hook.
     let port = match verdict {
@@ -74,6 +76,11 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
             maps::count(cookie, counter);
             report(ctx, pod, cookie, &lookup, counter, 0);
             return None;
+        }
+        LookupVerdict::Refuse(counter) => {
+            maps::count_refused_port(cookie);
+            report(ctx, pod, cookie, &lookup, counter, 0);
+            return Some(sk_action::SK_DROP);
         }
         LookupVerdict::Proxy(role) => role,
     };

@@ -6,10 +6,9 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
-
 use super::error::Error;
 use super::hook::HOOKS;
+use super::loader::is_cgroup2;
 use crate::sys::bpf;
 
 /// `BPF_F_ALLOW_MULTI`: allows programs at and below the same cgroup. Links always have it.
@@ -81,10 +80,6 @@ pub fn conflicts(cgroup_root: &Path) -> Result<Vec<Conflict>, Error> {
         }
     }
     Ok(found)
-}
-
-fn is_cgroup2(path: &Path) -> bool {
-    statfs(path).is_ok_and(|status| status.filesystem_type() == CGROUP2_SUPER_MAGIC)
 }
 
 /// An overridable attachment can be overridden below its cgroup, but not shared at it.

@@ -10,7 +10,9 @@ use std::path::Path;
 use aya::maps::PerCpuValues;
 use aya::maps::lpm_trie::Key;
 use mesh_ebpf_common::counter::Counter;
-use mesh_ebpf_common::layout::{FLAG_INBOUND, FLAG_TRACED, PodConfig, PodStats, ProxyState};
+use mesh_ebpf_common::layout::{
+    FLAG_INBOUND, FLAG_PORTS_KNOWN, FLAG_TRACED, PodConfig, PodStats, ProxyState,
+};
 use mesh_runtime::log::chain;
 
 use super::error::Error;
@@ -18,7 +20,7 @@ use super::maps::{Maps, keys_where, map_error, optional, remove_result};
 use super::object::Object;
 use super::pins::{self, Pins};
 use super::plan::Plan;
-use super::{guard, listeners, loader};
+use super::{guard, listeners, loader, open_ports};
 use crate::redirect::PodRedirect;
 use crate::sys::{netns, process};
 
@@ -119,10 +121,16 @@ fn write(
         })?
         .ino();
     let mut registered = listeners::register(maps, cookie, &plan.config, inode)?;
-    // A trace continues while the settings change.
-    let previous = optional(maps.pods.get(&cookie, 0), "PODS")?.unwrap_or_default();
+    let kept = match optional(maps.pods.get(&cookie, 0), "PODS")? {
+        // A trace continues while the settings change.
+        Some(previous) => previous.flags & (FLAG_TRACED | FLAG_PORTS_KNOWN),
+        None if plan.config.flags & FLAG_INBOUND != 0 => {
+            open_ports::track(pins, maps, cookie, namespace)
+        }
+        None => 0,
+    };
     let config = PodConfig {
-        flags: plan.config.flags | previous.flags & FLAG_TRACED,
+        flags: plan.config.flags | kept,
         ..plan.config
     };
     maps.pods
@@ -148,7 +156,7 @@ fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
     }
     if optional(maps.stats.get(&cookie, 0), "STATS")?.is_none() {
         let zero = PodStats {
-            counts: [0; Counter::COUNT],
+            counts: [0; Counter::IN_STATS],
         };
         let cpus = aya::util::nr_cpus().map_err(|(_, source)| Error::Query {
             path: "/sys/devices/system/cpu/possible".into(),
@@ -222,6 +230,7 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     if let Some(traces) = &mut maps.traces {
         remove_result(traces.remove(&cookie), "TRACES")?;
     }
+    open_ports::forget(maps, Some(cookie))?;
     remove_entries(maps, cookie, None)?;
     // The count first: without it and the entry in PODS, IN_FLIGHT does not grow.
     if let Some(counts) = &mut maps.in_flight_counts {

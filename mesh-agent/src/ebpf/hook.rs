@@ -24,6 +24,10 @@ pub(super) const HOOKS: [Hook; 8] = [
     hook("mesh_connect6", AttachType::Connect6),
 ];
 
+/// The program that observes listening sockets, at the root of the node's cgroups: a socket of a
+/// pod's namespace may belong to a process outside of the pod. Redirection works without it.
+pub(super) const OPEN_PORTS: Hook = hook("mesh_open_ports", AttachType::SockOps);
+
 /// The program of which each pod has an instance, in its own network namespace.
 pub(super) const STEER: &str = "mesh_steer";
 

@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::error::Error;
-use super::hook::{GUARD, HOOKS, Hook, STEER};
+use super::hook::{GUARD, HOOKS, Hook, OPEN_PORTS, STEER};
 use super::maps;
 use super::object::Object;
 use super::pins::{self, Pins};
@@ -44,9 +44,7 @@ impl CgroupRoot {
             source,
         };
         let directory = File::open(path).map_err(failed)?;
-        let is_cgroup2 =
-            statfs(path).is_ok_and(|status| status.filesystem_type() == CGROUP2_SUPER_MAGIC);
-        if !is_cgroup2 {
+        if !is_cgroup2(path) {
             return Err(Error::NotCgroup2 {
                 path: path.to_owned(),
             });
@@ -59,6 +57,22 @@ impl CgroupRoot {
             id,
         })
     }
+
+    /// Opens the root of the hierarchy. It is the highest one that this process sees: for a node
+    /// that is a container itself, its own.
+    fn of_node(&self) -> Result<CgroupRoot, Error> {
+        // Symbolic links have other parents.
+        let path = fs::canonicalize(&self.path).map_err(|source| Error::Cgroup {
+            path: self.path.clone(),
+            source,
+        })?;
+        let highest = path.ancestors().take_while(|path| is_cgroup2(path)).last();
+        CgroupRoot::open(highest.unwrap_or(&path))
+    }
+}
+
+pub(super) fn is_cgroup2(path: &Path) -> bool {
+    statfs(path).is_ok_and(|status| status.filesystem_type() == CGROUP2_SUPER_MAGIC)
 }
 
 pub(super) fn is_attached(pins: &Pins, root: &CgroupRoot) -> Result<bool, Error> {
@@ -95,6 +109,21 @@ pub(super) fn attach_all(object: &Object, pins: &Pins, root: &CgroupRoot) -> Res
         attach(program, hook, pins, root)?;
     }
     Ok(())
+}
+
+/// Returns whether listening sockets are observed.
+pub(super) fn observes_ports(pins: &Pins, root: &CgroupRoot) -> Result<bool, Error> {
+    let link = pins::open(&pins.link(OPEN_PORTS.program))?;
+    let node = root.of_node()?;
+    Ok(link.is_some_and(|link| is_attached_to(&link, &node)))
+}
+
+/// Attaches the program that observes listening sockets, or replaces it in place.
+pub(super) fn observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
+    let mut ebpf = prepare(object, pins, 0)?;
+    load_program(&mut ebpf, OPEN_PORTS.program)?;
+    let program = program_fd(&ebpf, OPEN_PORTS.program)?;
+    attach(program, OPEN_PORTS, pins, &root.of_node()?)
 }
 
 /// Attaches a program, or replaces the attached one in place. A link whose cgroup was deleted, or

@@ -5,15 +5,15 @@ use std::path::Path;
 use aya::Pod;
 use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuHashMap, SockHash};
 use mesh_ebpf_common::layout::{
-    AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats, PortSkipKey,
-    ProxyState, SubnetSkipKey,
+    AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats, PortKey,
+    PortSkipKey, PortTracking, ProxyState, SubnetSkipKey,
 };
 
 use super::error::Error;
 use super::pins::Pins;
 
 /// Every map of the object: all are pinned and shared by every program.
-pub(super) const NAMES: [&str; 15] = [
+pub(super) const NAMES: [&str; 18] = [
     "PODS",
     "PROXIES",
     "ADDRESSES",
@@ -28,6 +28,9 @@ pub(super) const NAMES: [&str; 15] = [
     "GUARD",
     "GUARD_STATS",
     "TRACES",
+    "OPEN_PORTS",
+    "PORT_TRACKING",
+    "OPENED",
     LOG,
 ];
 
@@ -47,6 +50,10 @@ pub(super) struct Maps {
     pub(super) stats: PerCpuHashMap<MapData, u64, PodStats>,
     /// Absent from a set that an older agent pinned.
     pub(super) traces: Option<HashMap<MapData, u64, i64>>,
+    /// Absent from a set that an older agent pinned.
+    pub(super) open_ports: Option<HashMap<MapData, PortKey, i64>>,
+    /// Absent from a set that an older agent pinned.
+    pub(super) port_tracking: Option<HashMap<MapData, u64, PortTracking>>,
 }
 
 /// The guard's maps, which are absent from a set that an older agent pinned.
@@ -79,13 +86,11 @@ impl Maps {
             subnet_skips: open(&directory, "SUBNET_SKIPS")?,
             listeners: open(&directory, "LISTENERS")?,
             in_flight: open(&directory, "IN_FLIGHT")?,
-            in_flight_counts: if directory.join("IN_FLIGHT_COUNTS").exists() {
-                Some(open(&directory, "IN_FLIGHT_COUNTS")?)
-            } else {
-                None
-            },
+            in_flight_counts: open_newer(&directory, "IN_FLIGHT_COUNTS")?,
             stats: open(&directory, "STATS")?,
             traces: open_traces(pins)?,
+            open_ports: open_newer(&directory, "OPEN_PORTS")?,
+            port_tracking: open_newer(&directory, "PORT_TRACKING")?,
         })
     }
 
@@ -103,6 +108,17 @@ pub(super) fn open_traces(pins: &Pins) -> Result<Option<HashMap<MapData, u64, i6
         return Ok(None);
     }
     open(&directory, "TRACES").map(Some)
+}
+
+/// Opens a map that a set of an older agent lacks.
+fn open_newer<M>(directory: &Path, name: &'static str) -> Result<Option<M>, Error>
+where
+    M: TryFrom<Map, Error = MapError>,
+{
+    if !directory.join(name).exists() {
+        return Ok(None);
+    }
+    open(directory, name).map(Some)
 }
 
 fn open<M>(directory: &Path, name: &'static str) -> Result<M, Error>

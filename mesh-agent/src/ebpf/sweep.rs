@@ -11,7 +11,7 @@ use super::error::Error;
 use super::maps::{Maps, keys_where, optional};
 use super::object::Object;
 use super::pins::{self, Pins};
-use super::{enrol, guard, listeners, loader};
+use super::{enrol, guard, listeners, loader, open_ports};
 use crate::redirect::PodRedirect;
 use crate::sys::bpf::{self, LinkTarget};
 use crate::sys::netns::{self, NetnsError};
@@ -89,6 +89,7 @@ fn orphans(pins: &Pins, maps: &Maps) -> Result<HashSet<u64>, Error> {
     cookies.extend(keys_where("PROXIES", maps.proxies.keys(), |_| true)?);
     cookies.extend(keys_where("STATS", maps.stats.keys(), |_| true)?);
     cookies.extend(guard::cookies(pins)?);
+    cookies.extend(open_ports::cookies(maps)?);
     for pod in keys_where("PODS", maps.pods.keys(), |_| true)? {
         cookies.remove(&pod);
     }

@@ -44,7 +44,7 @@ fn chosen_tier_and_its_reason_are_reported() {
         status.reason,
         "it is the best tier, and passed the self-test"
     );
-    assert_eq!(status.programs.len(), 8, "{:?}", status.programs);
+    assert_eq!(status.programs.len(), 9, "{:?}", status.programs);
     assert!(status.self_test.len() > 10);
     for case in &status.self_test {
         assert_ne!(case.outcome, SelfTestOutcome::Failed, "{case:?}");

@@ -48,6 +48,8 @@ pub(super) const CASES: &[Case] = &[
 const WEB: &str = "192.0.2.10:80";
 const OUTSIDE: &str = "198.18.0.2:0";
 const SERVICE: &str = "198.18.0.1:8080";
+/// Where the application listens for it.
+const ANY: &str = "0.0.0.0:8080";
 
 fn uid_alone() {
     let (pod, _programs) = enrolled();
@@ -124,6 +126,7 @@ fn application_first() {
     let mut app = pod.app();
     app.listen("0.0.0.0:4143");
     app.listen("127.0.0.1:4140");
+    app.listen(ANY);
     assert_eq!(pod.count(Counter::ListenerRejected), 2);
     assert_eq!(app.connect(WEB), refused());
     assert_eq!(app.connect_from(OUTSIDE, SERVICE), refused());
@@ -143,6 +146,7 @@ fn multipath_listener() {
 fn restarted_proxy() {
     let (pod, programs) = enrolled();
     let mut app = pod.app();
+    app.listen(ANY);
     let mut first = pod.actor("proxy-1", PROXY_UID);
     first.listen("127.0.0.1:4140");
     first.listen("0.0.0.0:4143");
@@ -187,6 +191,7 @@ fn older_listeners() {
 fn lost_listeners() {
     let (pod, programs) = enrolled();
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
+    app.listen(ANY);
     proxy.listen("127.0.0.1:4140");
     let group: Vec<_> = (0..6)
         .map(|_| proxy.listen_shared("0.0.0.0:4143"))

@@ -67,7 +67,7 @@ fn adoption() {
     let client = app.connect(WEB);
     let accepted = proxy.accept(outbound);
     let before = links(&env.pin_dir());
-    assert_eq!(before.len(), 8 + 1);
+    assert_eq!(before.len(), 9 + 1);
 
     // As after a crash: no process has any of them open.
     drop(programs);
@@ -208,6 +208,7 @@ fn unenrolment() {
     let (mut proxy, mut app) = (pod.proxy(), pod.app());
     let outbound = proxy.listen("127.0.0.1:4140");
     proxy.listen("0.0.0.0:4143");
+    let opened = app.listen("0.0.0.0:8081");
     app.connect(WEB).id();
     let accepted = proxy.accept(outbound);
 
@@ -221,7 +222,7 @@ fn unenrolment() {
     assert_eq!(programs.in_flight().unwrap(), 0);
     assert_eq!(
         links(&pod.env.pin_dir()).len(),
-        8,
+        9,
         "only the node's own links"
     );
     assert_eq!(map_entries(&pod.env.pin_dir()), 0);
@@ -230,6 +231,8 @@ fn unenrolment() {
     let web = app.listen("0.0.0.0:8080");
     app.connect_from("198.18.0.2:0", "198.18.0.1:8080").id();
     app.accept(web).id();
+    app.close(opened);
+    assert_eq!(map_entries(&pod.env.pin_dir()), 0);
     drop(accepted);
 }
 
@@ -242,7 +245,7 @@ fn map_entries(pin_dir: &Path) -> usize {
         .map(|entry| {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if ["ORIGINAL_DST", "BINDERS", "GUARD", "AYA_LOGS"].contains(&name.as_str()) {
+            if ["ORIGINAL_DST", "BINDERS", "OPENED", "GUARD", "AYA_LOGS"].contains(&name.as_str()) {
                 return 0;
             }
             let output = std::process::Command::new("bpftool")

@@ -48,6 +48,7 @@ fn both_directions() {
     let outbound = proxy.listen("127.0.0.1:4140");
     let outbound_v6 = proxy.listen("[::1]:4140");
     let inbound = proxy.listen("[::]:4143");
+    app.listen("[::]:8080");
 
     for (target, listener) in [(WEB, outbound), (WEB_V6, outbound_v6)] {
         let client = app.connect(target);

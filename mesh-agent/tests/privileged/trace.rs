@@ -134,6 +134,13 @@ fn verdicts() {
     assert_eq!(event.redirected_to, None);
 
     let inbound = proxy.listen("0.0.0.0:4143");
+    app.connect_from("198.18.0.2:0", "198.18.0.1:8080");
+    assert_eq!(next(&trace).verdict, "outbound-local");
+    let event = next(&trace);
+    assert_eq!(event.verdict, "inbound-closed-port");
+    assert_eq!(event.redirected_to, None);
+
+    app.listen("0.0.0.0:8080");
     let client = app.connect_from("198.18.0.2:0", "198.18.0.1:8080");
     proxy.accept(inbound).id();
     // The connection is within the pod's namespace: its connect comes first.

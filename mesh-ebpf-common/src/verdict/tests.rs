@@ -162,6 +162,9 @@ fn single_family_pod_is_redirected_for_both_check_addresses() {
     }
 }
 
+/// Nothing of the test pod listens on this port, nor on those of the proxy.
+const CLOSED_PORT: u16 = 81;
+
 fn check_lookup(remote: &str, local: &str, local_port: u16, expected: LookupVerdict) {
     let lookup = SocketLookup {
         remote: address(remote),
@@ -176,6 +179,7 @@ fn check_lookup(remote: &str, local: &str, local_port: u16, expected: LookupVerd
         own,
         |port| port == 4191,
         in_subnet,
+        || local_port == CLOSED_PORT,
     );
     assert_eq!(found, expected, "{lookup:?}");
 }
@@ -186,6 +190,7 @@ fn lookups_are_steered_passed_or_skipped() {
     let outbound = LookupVerdict::Proxy(Role::Outbound);
     let local = LookupVerdict::Pass(Counter::InboundLocal);
     let skipped_port = LookupVerdict::Pass(Counter::InboundSkippedPort);
+    let closed = LookupVerdict::Refuse(Counter::InboundClosed);
     let skipped_subnet = LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     let table = [
         ("10.9.9.9", "10.1.0.5", 80, inbound),
@@ -194,6 +199,10 @@ fn lookups_are_steered_passed_or_skipped() {
         ("10.9.9.9", "10.77.0.1", 80, inbound),
         ("fe80::9", "fe80::5", 80, inbound),
         ("10.9.9.9", "10.1.0.5", 4191, skipped_port),
+        ("10.9.9.9", "10.1.0.5", 81, closed),
+        ("fe80::9", "fe80::5", 81, closed),
+        ("172.17.0.2", "10.1.0.5", 81, skipped_subnet),
+        ("192.168.7.1", "10.1.0.5", 81, local),
         ("172.17.0.2", "10.1.0.5", 80, skipped_subnet),
         ("10.1.0.5", "10.1.0.5", 4140, outbound),
         ("fd00::5", "fd00::5", 4140, outbound),
@@ -380,7 +389,7 @@ fn ipv6_passes_if_the_pod_does_not_redirect_it() {
             local: address(local),
             local_port: 8080,
         };
-        inbound(&pod, &lookup, || false, own, |_| false, |_| false)
+        inbound(&pod, &lookup, || false, own, |_| false, |_| false, || false)
     };
     let passed = LookupVerdict::Pass(Counter::InboundSkippedSubnet);
     assert_eq!(arriving("2001:db8::9", "fd00::5"), passed);
@@ -451,7 +460,15 @@ fn redirected_connections_are_known_by_what_is_in_flight() {
             local: address("10.1.0.5"),
             local_port: port,
         };
-        inbound(&pod(), &lookup, || in_flight, own, |_| false, |_| false)
+        inbound(
+            &pod(),
+            &lookup,
+            || in_flight,
+            own,
+            |_| false,
+            |_| false,
+            || true,
+        )
     };
     let local = LookupVerdict::Pass(Counter::InboundLocal);
     let outbound = LookupVerdict::Proxy(Role::Outbound);
@@ -478,4 +495,56 @@ fn redirected_connection_whose_destination_is_lost_has_none() {
     assert_eq!(of(4140, true), OriginalDstSource::Native);
     let of_application = original_dst(&pod(), None, false, REDIRECT_PORT_MIN, || true);
     assert_eq!(of_application, OriginalDstSource::Native);
+}
+
+#[test]
+fn proxy_ports_are_open_and_not_recorded() {
+    let arriving = |local_port| {
+        let lookup = SocketLookup {
+            remote: address("10.9.9.9"),
+            local: address("10.1.0.5"),
+            local_port,
+        };
+        inbound(
+            &pod(),
+            &lookup,
+            || false,
+            own,
+            |_| false,
+            |_| false,
+            || true,
+        )
+    };
+    for port in [4140, 4143] {
+        assert_eq!(arriving(port), LookupVerdict::Proxy(Role::Inbound));
+        assert!(!is_recorded(Some(&pod()), &address("10.1.0.5"), port));
+        // Before the pod is enrolled, its proxy's ports are not known.
+        assert!(is_recorded(None, &address("10.1.0.5"), port));
+    }
+    assert!(is_recorded(Some(&pod()), &Address::UNSPECIFIED, 80));
+    for loopback in ["127.0.0.1", "127.3.3.3", "::1", "::ffff:127.0.0.1"] {
+        assert!(!is_recorded(Some(&pod()), &address(loopback), 80));
+    }
+}
+
+#[test]
+fn port_is_open_by_the_addresses_of_its_listeners() {
+    let check = |listener: &str, local: &str, expected: bool| {
+        let listener = address(listener);
+        let found = is_open(&address(local), |address| address.same(&listener));
+        assert_eq!(found, expected, "{listener:?} {local}");
+    };
+    check("0.0.0.0", "10.1.0.5", true);
+    check("0.0.0.0", "fd00::5", false);
+    check("::", "fd00::5", true);
+    // It may be dual-stack.
+    check("::", "10.1.0.5", true);
+    check("10.1.0.5", "10.1.0.5", true);
+    check("10.1.0.6", "10.1.0.5", false);
+    check("fd00::5", "fd00::5", true);
+    check("fd00::5", "fd00::6", false);
+    check("10.1.0.5", "fd00::5", false);
+    // Sockets on loopback are not recorded.
+    check("10.1.0.5", "127.0.0.1", true);
+    check("10.1.0.5", "::1", true);
 }

@@ -294,6 +294,13 @@ fn families() -> Vec<Case> {
 }
 
 /// Inbound connections.
+/// The proxy accepts whether or not the application listens.
+const STARTS_AND_STOPS: &str = concat!(
+    "proxy 4143, original OWN4:8201 from PEER4, app sees peer OWN4:8201 self PEER4; ",
+    "proxy 4143, original OWN4:8201 from PEER4, app sees peer OWN4:8201 self PEER4; ",
+    "proxy 4143, original OWN4:8201 from PEER4, app sees peer OWN4:8201 self PEER4",
+);
+
 fn inbound() -> Vec<Case> {
     vec![
         Case {
@@ -313,7 +320,44 @@ fn inbound() -> Vec<Case> {
         Case {
             name: "inbound, no listener",
             run: |s| s.arrive(9),
-            expect: Same("proxy 4143, original OWN4:9 from PEER4, app sees peer OWN4:9 self PEER4"),
+            expect: Differs {
+                full: "ECONNREFUSED",
+                split: "proxy 4143, original OWN4:9 from PEER4, app sees peer OWN4:9 self PEER4",
+                filter: "proxy 4143, original OWN4:9 from PEER4, app sees peer OWN4:9 self PEER4",
+                because: "the packet filter redirects before a socket is looked up, and the proxy accepts",
+            },
+        },
+        Case {
+            name: "inbound, no listener, IPv6",
+            run: |s| s.peer_app(["connect", &s.own6(9)]),
+            expect: Differs {
+                full: "ECONNREFUSED",
+                split: "proxy 4143, original OWN6:9 from PEER6, app sees peer OWN6:9 self PEER6",
+                filter: "proxy 4143, original OWN6:9 from PEER6, app sees peer OWN6:9 self PEER6",
+                because: "the packet filter redirects before a socket is looked up, and the proxy accepts",
+            },
+        },
+        Case {
+            name: "inbound, a listener that starts, stops, and is on loopback only",
+            run: |s| {
+                let serve = |address| s.pod.serve(APPLICATION, "--greet app", address);
+                let local = serve("127.0.0.1:8201");
+                let before = s.arrive(8201);
+                drop(local);
+                let open = serve("0.0.0.0:8201");
+                let during = s.arrive(8201);
+                drop(open);
+                [before, during, s.arrive(8201)].join("; ")
+            },
+            expect: Differs {
+                full: concat!(
+                    "ECONNREFUSED; proxy 4143, original OWN4:8201 from PEER4, ",
+                    "app sees peer OWN4:8201 self PEER4; ECONNREFUSED",
+                ),
+                split: STARTS_AND_STOPS,
+                filter: STARTS_AND_STOPS,
+                because: "the packet filter redirects before a socket is looked up, and the proxy accepts",
+            },
         },
         Case {
             name: "inbound, skipped port",
@@ -352,8 +396,10 @@ fn inbound() -> Vec<Case> {
             run: |s| {
                 // The stand-in proxy holds the connection, like a real proxy that waits for its
                 // application.
+                let app = s.pod.serve(APPLICATION, "--greet app", "0.0.0.0:8200");
                 let held = s.peer.app(["connect", &s.own4(8200), "--stay"]);
                 held.next_event();
+                drop(app);
                 let binds = ["0.0.0.0:8200", &s.own4(8200), "[::]:8200"];
                 binds
                     .map(|addr| s.app(["bind", addr, "--listen"]))

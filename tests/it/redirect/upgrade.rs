@@ -40,7 +40,7 @@ fn kernel_program_upgrade_under_load_loses_no_connection() {
     let before = tags(&node);
     assert_eq!(
         before.len(),
-        8 + 1,
+        9 + 1,
         "the programs of the node and of the pod"
     );
 
