@@ -34,6 +34,13 @@ pub(super) enum ActorCommand {
     ListenMultipath {
         address: SocketAddr,
     },
+    ListenV6Only {
+        address: SocketAddr,
+    },
+    /// Calls listen(2) for an open socket.
+    Relisten {
+        id: Id,
+    },
     Accept {
         listener: Id,
     },
@@ -53,6 +60,14 @@ pub(super) enum ActorCommand {
         id: Id,
     },
     Close {
+        id: Id,
+    },
+    /// Closes without shutdown(2).
+    CloseQuietly {
+        id: Id,
+    },
+    /// Calls shutdown(2) and keeps the socket.
+    Shutdown {
         id: Id,
     },
     /// Starts this many connections without waiting for any, and keeps them.
@@ -194,6 +209,11 @@ impl Actor {
     pub(super) fn close(&mut self, id: Id) {
         assert_eq!(self.run(ActorCommand::Close { id }), ActorResponse::Done);
     }
+
+    pub(super) fn close_quietly(&mut self, id: Id) {
+        let response = self.run(ActorCommand::CloseQuietly { id });
+        assert_eq!(response, ActorResponse::Done);
+    }
 }
 
 /// A connection that nothing accepts, or that is refused since the proxy does not listen.
@@ -283,6 +303,15 @@ impl Sockets {
                 let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))?;
                 self.listen(socket, address, false)
             }
+            ActorCommand::ListenV6Only { address } => {
+                let socket = new_socket(address)?;
+                socket.set_only_v6(true)?;
+                self.listen(socket, address, false)
+            }
+            ActorCommand::Relisten { id } => {
+                self.socket(id)?.listen(1024)?;
+                Ok(ActorResponse::Done)
+            }
             ActorCommand::Accept { listener } => {
                 let (socket, _) = self.socket(listener)?.accept()?;
                 self.keep(socket)
@@ -324,6 +353,14 @@ impl Sockets {
                 let socket = self.open.remove(&id).ok_or(io::ErrorKind::NotFound)?;
                 // Also stops a listener that another process shares.
                 let _ = socket.shutdown(Shutdown::Both);
+                Ok(ActorResponse::Done)
+            }
+            ActorCommand::CloseQuietly { id } => {
+                self.open.remove(&id).ok_or(io::ErrorKind::NotFound)?;
+                Ok(ActorResponse::Done)
+            }
+            ActorCommand::Shutdown { id } => {
+                self.socket(id)?.shutdown(Shutdown::Both)?;
                 Ok(ActorResponse::Done)
             }
             ActorCommand::StartConnections { target, count } => {

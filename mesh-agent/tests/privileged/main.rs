@@ -16,6 +16,7 @@ mod dial;
 mod env;
 mod identity;
 mod lifecycle;
+mod ports;
 mod quota;
 mod redirect;
 mod selftest;
@@ -33,6 +34,7 @@ const CASES: &[&[Case]] = &[
     redirect::CASES,
     identity::CASES,
     lifecycle::CASES,
+    ports::CASES,
     quota::CASES,
     trace::CASES,
     dial::CASES,
