@@ -217,3 +217,34 @@ fn unmeshed_destination_is_forwarded_to_original_address() {
     let answer = mesh.exec("app/client", curl);
     assert_eq!(answer, "GET  other.example\n");
 }
+
+/// A probe of the port, by the kubelet or a client, fails until the application listens.
+#[test]
+fn port_is_refused_until_the_application_listens() {
+    require_root!();
+    let mesh = small_mesh();
+    // The control comes first: a pod that is not meshed.
+    for server in ["outside/web", "app/web"] {
+        let own = mesh.exec(server, "hostname -i");
+        let ip = own.split_whitespace().next().expect("an address");
+        let ip: std::net::IpAddr = ip.parse().expect("an address");
+        let url = format!("http://{}/", std::net::SocketAddr::new(ip, 9999));
+        let direct = || status(&mesh, "outside/client", &url);
+        let meshed = || status(&mesh, "app/client", &url);
+        // Curl's exit code for a connection that is refused.
+        let refused = || direct().contains("[exit status: 7]");
+        assert!(refused(), "{server}: {}", direct());
+        assert_eq!(meshed(), "502", "{server}");
+        let config = "events {} pid /data/other.pid; http { server { listen 9999; listen [::]:9999; return 200; } }";
+        // In the background, without the pipes for whose end the command waits.
+        let start = format!(
+            "echo '{config}' > /data/other.conf && nginx -e /data/other.log -c /data/other.conf > /data/other.log 2>&1"
+        );
+        let printed = mesh.exec(server, ["sh", "-c", &start]);
+        assert_eq!(direct(), "200", "{server}: {printed}");
+        assert_eq!(meshed(), "200", "{server}");
+        mesh.exec(server, ["sh", "-c", "kill $(cat /data/other.pid)"]);
+        eventually("the application has ended", || refused().then_some(()));
+        assert_eq!(meshed(), "502", "{server}");
+    }
+}
