@@ -79,16 +79,45 @@ const RESPONSES: [(&str, &str, &str); 12] = [
     ),
 ];
 
+/// A client, and the application of the pod that has received its request.
+struct Exchange {
+    client: TcpStream,
+    app: App,
+    /// The application's connection.
+    tcp: TcpStream,
+    /// The head of the request that it received.
+    received: String,
+}
+
+/// Runs a test of an exchange with the pod's own application, which begins with this request.
+fn exchange(request: &str, story: impl AsyncFn(Exchange) + Sync) {
+    run(async || {
+        let world = World::new().await;
+        let app = App::start().await;
+        let proxy = world.proxy(WEB);
+        let mut client = proxy.inbound(app.addr).await;
+        send(&mut client, request).await;
+        let (tcp, received) = app.receive().await;
+        let exchange = Exchange {
+            client,
+            app,
+            tcp,
+            received,
+        };
+        story(exchange).await;
+    });
+}
+
 #[test]
 fn response_of_own_application_is_normalised_and_its_connection_closed() {
     for (request, response, expected) in RESPONSES {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await;
-            let proxy = world.proxy(WEB);
-            let mut client = proxy.inbound(app.addr).await;
-            send(&mut client, request).await;
-            let (mut tcp, _) = app.receive().await;
+        exchange(request, async |exchange| {
+            let Exchange {
+                mut client,
+                app,
+                mut tcp,
+                ..
+            } = exchange;
             send(&mut tcp, response).await;
             let received = match request {
                 HEAD => head(&mut client).await,
@@ -115,17 +144,11 @@ fn without_date(response: &str) -> String {
 
 #[test]
 fn identity_alone_lasts_until_the_application_closes() {
-    run(async || {
-        let world = World::new().await;
-        let app = App::start().await;
-        let proxy = world.proxy(WEB);
-        let mut client = proxy.inbound(app.addr).await;
-        send(&mut client, GET).await;
-        let (mut tcp, _) = app.receive().await;
+    exchange(GET, async |mut exchange| {
         let response = "HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\n\r\nall of it";
-        send(&mut tcp, response).await;
-        drop(tcp);
-        let response = message(&mut client).await;
+        send(&mut exchange.tcp, response).await;
+        drop(exchange.tcp);
+        let response = message(&mut exchange.client).await;
         assert!(!response.contains("identity"), "{response}");
         assert!(response.contains("all of it"), "{response}");
     });
@@ -150,15 +173,9 @@ const INVALID: [&str; 12] = [
 #[test]
 fn ambiguous_response_of_own_application_is_refused() {
     for response in INVALID {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await;
-            let proxy = world.proxy(WEB);
-            let mut client = proxy.inbound(app.addr).await;
-            send(&mut client, GET).await;
-            let (mut tcp, _) = app.receive().await;
-            send(&mut tcp, response).await;
-            expect(&mut client, 502).await;
+        exchange(GET, async |mut exchange| {
+            send(&mut exchange.tcp, response).await;
+            expect(&mut exchange.client, 502).await;
         });
     }
 }
@@ -166,16 +183,10 @@ fn ambiguous_response_of_own_application_is_refused() {
 #[test]
 fn bare_line_feeds_within_a_chunked_body_are_refused() {
     for body in ["2\nok\r\n0\r\n\r\n", "2\r\nok\r\n0\r\nx: 1\n\r\n"] {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await;
-            let proxy = world.proxy(WEB);
-            let mut client = proxy.inbound(app.addr).await;
-            send(&mut client, GET).await;
-            let (mut tcp, _) = app.receive().await;
+        exchange(GET, async |mut exchange| {
             let head = "HTTP/1.1 200 OK\ntransfer-encoding: chunked\n\n";
-            send(&mut tcp, &format!("{head}{body}")).await;
-            let received = rest(&mut client).await;
+            send(&mut exchange.tcp, &format!("{head}{body}")).await;
+            let received = rest(&mut exchange.client).await;
             assert!(!received.ends_with("0\r\n\r\n"), "{received:?}");
         });
     }
@@ -269,20 +280,18 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 #[test]
 fn connection_of_an_upgrade_that_is_not_accepted_is_used_again() {
     for offer in ["TLS/1.2, TLS/1.3", "websocket"] {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await;
-            let proxy = world.proxy(WEB);
-            let mut client = proxy.inbound(app.addr).await;
-            let request = format!(
-                "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: {offer}\r\n\r\n"
-            );
-            send(&mut client, &request).await;
-            let (mut tcp, forwarded) = app.receive().await;
-            assert!(
-                forwarded.contains(&format!("upgrade: {offer}\r\n")),
-                "{forwarded}"
-            );
+        let request = format!(
+            "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: {offer}\r\n\r\n"
+        );
+        exchange(&request, async |exchange| {
+            let Exchange {
+                mut client,
+                app: _listening,
+                mut tcp,
+                received,
+            } = exchange;
+            let offered = format!("upgrade: {offer}\r\n");
+            assert!(received.contains(&offered), "{received}");
             send(&mut tcp, OK).await;
             expect(&mut client, 200).await;
             for _ in 0..2 {
@@ -325,14 +334,14 @@ fn offer_of_tls_is_carried_over_http2_without_the_offer() {
 #[test]
 fn accepted_offer_of_tls_becomes_a_tunnel() {
     for line in ["GET /", "OPTIONS *"] {
-        run(async || {
-            let world = World::new().await;
-            let app = App::start().await;
-            let proxy = world.proxy(WEB);
-            let mut client = proxy.inbound(app.addr).await;
-            let fields = "host: web\r\nconnection: upgrade\r\nupgrade: TLS/1.2\r\n\r\n";
-            send(&mut client, &format!("{line} HTTP/1.1\r\n{fields}")).await;
-            let (mut tcp, _) = app.receive().await;
+        let fields = "host: web\r\nconnection: upgrade\r\nupgrade: TLS/1.2\r\n\r\n";
+        let request = format!("{line} HTTP/1.1\r\n{fields}");
+        exchange(&request, async |exchange| {
+            let Exchange {
+                mut client,
+                mut tcp,
+                ..
+            } = exchange;
             let response = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: TLS/1.2\r\n\r\n";
             send(&mut tcp, response).await;
             assert_eq!(head(&mut client).await, response);
