@@ -268,10 +268,11 @@ impl Body {
         self
     }
 
-    /// Widens the flow-control window of a response that arrives over HTTP/2, by as many of the
-    /// bytes that it lacks as `grant` returns.
+    /// Widens what is read ahead of a response, the flow-control window in HTTP/2 and the size of
+    /// reads in HTTP/1, by as many of the bytes that it lacks as `grant` returns.
     pub(super) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
         match &self.content {
+            Content::Http1(incoming) => incoming.widen_reads(grant),
             Content::Http2(incoming) => incoming.widen_window(grant),
             Content::Peeked(peeked) => peeked.rest().widen_window(grant),
             _ => {}

@@ -21,6 +21,10 @@ pub(super) const READ_BUFFER_SIZE: usize = 256 * 1024;
 /// connection a larger receive buffer, which a peer that stops reading then fills.
 pub(super) const READ_SIZE: usize = 64 * 1024;
 
+/// Size of the reads at the beginning of a response, until its client's connection allows for more
+/// ([`ReadAhead`](super::http2::ReadAhead)): as much as responses over HTTP/2 begin with.
+pub(super) const FIRST_READ_SIZE: usize = 16 * 1024;
+
 /// How many vectors are kept, and their largest capacity. A connection holds one while it writes,
 /// rarely longer than one poll.
 const MAX_SPARE_BUFFERS: usize = 8;

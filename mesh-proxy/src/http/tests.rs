@@ -9,6 +9,7 @@ use http::Version;
 use mesh_core::endpoint::Http2Params;
 use mesh_runtime::drain;
 use mesh_runtime::metrics::Registry;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
@@ -34,13 +35,18 @@ const LIMITS: HttpLimits = HttpLimits {
     ..HttpLimits::DEFAULT
 };
 
+const RECEIVE_BUFFER: usize = 512 * 1024;
+
 /// Connects without TLS.
 struct PlainDial(SocketAddr);
 
 impl Dial for PlainDial {
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         let tcp = TcpStream::connect(self.0).await;
-        Ok(Io::plain(tcp.map_err(|_gone| DialError::Closed)?))
+        let tcp = tcp.map_err(|_gone| DialError::Closed)?;
+        // As on a connection that has carried much: a read finds as much as it has room for.
+        let _unlimited = SockRef::from(&tcp).set_recv_buffer_size(RECEIVE_BUFFER);
+        Ok(Io::plain(tcp))
     }
 }
 

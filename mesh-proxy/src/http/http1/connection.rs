@@ -24,6 +24,7 @@ use self::decoder::BodyDecoder;
 use super::chunked::{self, BodyPart};
 use super::encode::{self, FramingHeaders};
 use super::framing::BodyLength;
+use super::limits::max_input;
 use super::parse::{self, HeaderEnd};
 use super::write_buffer::WriteBuffer;
 use super::{Error, MessageError};
@@ -58,6 +59,8 @@ struct Inner {
     scanned: usize,
     /// The last read was so large that the next one gets its own buffer.
     last_read_was_large: bool,
+    /// The most bytes of one read.
+    read_size: u32,
     read_closed: bool,
     body: BodyDecoder,
     /// Bytes of chunked framing that have been processed and not yet charged to the task's budget.
@@ -117,6 +120,7 @@ impl Connection {
             empty_lines: 0,
             scanned: 0,
             last_read_was_large: false,
+            read_size: READ_SIZE as u32,
             read_closed: false,
             body: BodyDecoder::Complete,
             uncharged_framing: 0,
@@ -395,13 +399,6 @@ impl PendingRequestBody for Rc<Connection> {
     }
 }
 
-/// Returns the capacity of the input: the longest section that is read as a whole, and a read that
-/// may follow its last byte.
-fn max_input(limits: &Http1Limits) -> usize {
-    let section = limits.head.max(limits.trailers).max(limits.extensions);
-    section as usize + READ_SIZE
-}
-
 impl Inner {
     /// Skips empty lines. Returns whether a request line follows, or more empty lines than allowed,
     /// for which [`Inner::take_headers`] fails.
@@ -444,14 +441,15 @@ impl Inner {
         if self.read_closed {
             return Poll::Ready(Ok(0));
         }
+        let read_size = self.read_size as usize;
         let Self { io, input, .. } = self;
         let filled = if self.last_read_was_large && input.is_empty() {
             // Into a buffer of its own, which saves a copy for bulk data.
-            ready!(input.poll_fill_from(cx, Pin::new(io), READ_SIZE))
+            ready!(input.poll_fill_from(cx, Pin::new(io), read_size))
         } else {
             // Via the shared buffer, so that the input takes no more memory than its bytes.
             let read = |shared: &mut [u8]| {
-                input.poll_fill(&mut shared[..READ_SIZE], |buf| {
+                input.poll_fill(&mut shared[..read_size], |buf| {
                     Pin::new(io).poll_read(cx, buf)
                 })
             };
@@ -463,7 +461,7 @@ impl Inner {
             // A header or trailer section is refused before this.
             Fill::Full => return Poll::Ready(Err(MessageError::HeadersTooLarge.into())),
         };
-        self.last_read_was_large = n >= READ_SIZE / 2;
+        self.last_read_was_large = n >= READ_SIZE / 2 || n == read_size;
         self.read_closed = n == 0;
         if n == 0
             && let Some(upstream) = self.upstream.take()

@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+use crate::config::Http1Limits;
+use crate::http::buffers::READ_SIZE;
+
 /// Fields that are parsed without an allocation; the default limit.
 pub(super) const STACK_FIELDS: usize = 100;
 
@@ -18,3 +21,10 @@ pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
 /// How many bytes are discarded of what a client still sends on a connection that is being closed.
 /// Covers the bytes in flight when the client receives the response.
 pub(super) const MAX_LINGER_BYTES: u64 = 1024 * 1024;
+
+/// Returns the capacity of a connection's input: the longest section that is read as a whole, and a
+/// read that may follow its last byte.
+pub(super) fn max_input(limits: &Http1Limits) -> usize {
+    let section = limits.head.max(limits.trailers).max(limits.extensions);
+    section as usize + READ_SIZE
+}

@@ -10,6 +10,7 @@ use http_body::Frame;
 
 use super::decoder::BodyDecoder;
 use super::{Connection, ExpectContinue};
+use crate::http::buffers::READ_SIZE;
 use crate::http::client_close::UpstreamStream;
 use crate::http::http1::Error;
 use crate::http::http1::encode::{self, FramingHeaders};
@@ -41,6 +42,24 @@ impl IncomingBody {
             BodyDecoder::Complete => Some(0),
             BodyDecoder::Length(left) => Some(left),
             _ => None,
+        }
+    }
+
+    /// Enlarges the reads of a response by as many of the bytes that they lack as `grant` returns.
+    pub(in crate::http) fn widen_reads(&self, grant: impl FnOnce(u32) -> u32) {
+        let mut inner = self.0.inner();
+        let missing = (READ_SIZE as u32).saturating_sub(inner.read_size);
+        let missing = match inner.body {
+            BodyDecoder::Complete | BodyDecoder::Failed => 0,
+            BodyDecoder::Length(left) => {
+                let unread = left.saturating_sub(inner.input.len() as u64);
+                let beyond = unread.saturating_sub(inner.read_size.into());
+                u32::try_from(beyond).map_or(missing, |beyond| beyond.min(missing))
+            }
+            BodyDecoder::Chunked(_) | BodyDecoder::UntilClose => missing,
+        };
+        if missing > 0 {
+            inner.read_size += grant(missing).min(missing);
         }
     }
 }

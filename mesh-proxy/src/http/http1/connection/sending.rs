@@ -9,6 +9,7 @@ use std::task::{Context, Waker};
 use tokio::io::AsyncWrite as _;
 
 use super::{Connection, Inner};
+use crate::http::buffers::FIRST_READ_SIZE;
 use crate::http::client_close::{CloseExchange, UpstreamStream};
 use crate::transport::reset;
 
@@ -27,11 +28,13 @@ pub(super) enum Sending {
 }
 
 impl Connection {
-    /// Begins an exchange on an opened connection.
+    /// Begins an exchange on an opened connection. Its response is read in small steps until
+    /// [`IncomingBody::widen_reads`](super::IncomingBody::widen_reads).
     pub(in crate::http) fn begin_exchange(self: &Rc<Self>) -> UpstreamStream {
         let exchange = {
             let mut inner = self.inner();
             inner.sending = Sending::Open { is_complete: false };
+            inner.read_size = FIRST_READ_SIZE as u32;
             inner.exchanges = inner.exchanges.wrapping_add(1);
             inner.exchanges
         };

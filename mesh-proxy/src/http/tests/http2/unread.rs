@@ -1,6 +1,7 @@
 //! Responses that their clients do not read.
 
 use std::cell::Cell;
+use std::fs;
 
 use super::*;
 use crate::http::http2::READ_AHEAD_BYTES;
@@ -39,13 +40,18 @@ async fn endless_server() -> (SocketAddr, Rc<Cell<u64>>) {
     (addr, sent)
 }
 
-/// Opens as many streams as the proxy allows, and returns them when all have a response.
-async fn open_unread(proxy: SocketAddr) -> Vec<http::Response<RecvStream>> {
+/// Sends the request on as many streams as the proxy allows, and returns them when all have a
+/// response.
+async fn open_unread(
+    proxy: SocketAddr,
+    request: http::Request<()>,
+) -> Vec<http::Response<RecvStream>> {
     let mut client = client(proxy).await;
     let mut responses = Vec::new();
     for _ in 0..STREAMS {
         client = client.ready().await.unwrap();
-        responses.push(client.send_request(request(), true).unwrap().0);
+        let sent = client.send_request(request.clone(), true);
+        responses.push(sent.unwrap().0);
     }
     futures_util::future::try_join_all(responses).await.unwrap()
 }
@@ -58,15 +64,91 @@ fn unread_responses_of_sixteen_clients_occupy_their_first_windows_and_budgets() 
         let proxy = hop(server, Role::Only, Protocol::Http2, &drain).await;
         let mut unread = Vec::new();
         for _ in 0..CLIENTS {
-            unread.push(open_unread(proxy).await);
+            unread.push(open_unread(proxy, request()).await);
         }
         while sent.get() < CLIENTS * HELD {
             tokio::task::yield_now().await;
         }
         // What was granted meanwhile is used before further requests have completed.
-        unread.push(open_unread(proxy).await);
+        unread.push(open_unread(proxy, request()).await);
         let most = (CLIENTS + 1) * (HELD + RECEIVED);
         assert!(sent.get() <= most, "{} of {most}", sent.get());
+    });
+}
+
+/// The bytes of a response's body, which the kernel takes from the server at once.
+const BODY: u64 = 128 * 1024;
+
+/// Starts a server that begins responses over HTTP/1, sends [`BODY`] of each when `are_due` says
+/// so, and counts the bytes.
+async fn http1_server(are_due: watch::Receiver<bool>) -> (SocketAddr, Rc<Cell<u64>>) {
+    let sent = Rc::new(Cell::new(0));
+    let (listener, addr) = listen().await;
+    let count = sent.clone();
+    tokio::task::spawn_local(async move {
+        while let Ok((mut tcp, _)) = listener.accept().await {
+            let (count, mut are_due) = (count.clone(), are_due.clone());
+            tokio::task::spawn_local(async move {
+                let mut request = [0; 1024];
+                let _request = tcp.read(&mut request).await;
+                tcp.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                are_due.wait_for(|are_due| *are_due).await.unwrap();
+                tcp.write_all(&[b'x'; BODY as usize]).await.unwrap();
+                count.set(count.get() + BODY);
+                let _closed = tcp.read(&mut request).await;
+            });
+        }
+    });
+    (addr, sent)
+}
+
+/// How many bytes of the server at `addr` are not acknowledged, and how many of those that have
+/// arrived are not read, as of `/proc/net/tcp`.
+fn queued(addr: SocketAddr) -> (u64, u64) {
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = format!(":{:04X}", addr.port());
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
+    let (mut unacknowledged, mut unread) = (0, 0);
+    for line in sockets.lines().skip(1) {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, _, queues, ..] = columns[..] else {
+            panic!("{line}");
+        };
+        let (sending, receiving) = queues.split_once(':').unwrap();
+        if local.ends_with(&port) {
+            unacknowledged += hex(sending);
+        } else if remote.ends_with(&port) {
+            unread += hex(receiving);
+        }
+    }
+    (unacknowledged, unread)
+}
+
+#[test]
+fn unread_responses_of_an_http1_application_occupy_their_first_reads_and_the_budget() {
+    run(async |drain| {
+        let (bodies, are_due) = watch::channel(false);
+        let (server, sent) = http1_server(are_due).await;
+        let proxy = hop(server, Role::Second, Protocol::Http2, &drain).await;
+        let mut carried = request();
+        let protocol = HeaderValue::from_static("HTTP/1.1");
+        carried.headers_mut().insert("l5d-orig-proto", protocol);
+        let _unread = open_unread(proxy, carried).await;
+        bodies.send_replace(true);
+        let all = STREAMS as u64 * BODY;
+        let (mut turns, mut before) = (0, 0);
+        let taken = loop {
+            tokio::task::yield_now().await;
+            let (unacknowledged, unread) = queued(server);
+            let is_changed = sent.get() < all || unacknowledged > 0 || unread != before;
+            turns = if is_changed { 0 } else { turns + 1 };
+            before = unread;
+            if turns == 100 {
+                break all - unread;
+            }
+        };
+        let least = STREAMS as u64 * 16 * 1024;
+        assert!((least..=HELD + RECEIVED).contains(&taken), "{taken}");
     });
 }
 
