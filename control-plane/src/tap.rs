@@ -203,6 +203,7 @@ async fn serve_connection(tcp: TcpStream, peer: SocketAddr, acceptor: Acceptor, 
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_TIMEOUT)
+            .max_buf_size(webhook::MAX_HEADERS)
             .serve_connection(io, service)
             .await
     };

@@ -81,6 +81,11 @@ const MAX_REQUESTS: usize = 1024;
 
 const SMALL_BODY: usize = 64 * 1024;
 
+/// The header section of a request over HTTP/1, with the empty lines before it. Hyper would hold
+/// six times as much, and search it again with each segment that arrives. API servers send a few
+/// hundred bytes.
+pub(crate) const MAX_HEADERS: usize = 64 * 1024;
+
 /// The bytes of all bodies in flight beyond [`SMALL_BODY`] each: clients that are not the API
 /// server can fill it, and then only large reviews fail.
 const MAX_LARGE_BODIES: usize = 64 * 1024 * 1024;
@@ -156,6 +161,7 @@ impl WebhookServer {
             let serving = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(DEADLINE)
+                .max_buf_size(MAX_HEADERS)
                 .serve_connection(io, service);
             let mut serving = std::pin::pin!(serving);
             tokio::select! {

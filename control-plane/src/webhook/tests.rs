@@ -129,6 +129,21 @@ async fn invalid_reviews_get_http_error_with_reason() {
 }
 
 #[tokio::test]
+async fn header_section_above_the_limit_is_refused() {
+    let server = Server::start(NameReviewer).await;
+    let check = async |path_bytes: usize, status: StatusCode| {
+        let body = review(&json!({"metadata": {"name": "a"}}));
+        let path = format!("/{}", "x".repeat(path_bytes));
+        let (got, text) = server.client(false).await.post(&path, body).await;
+        assert_eq!(got, status, "{text}");
+    };
+    check(MAX_HEADERS - 200, StatusCode::OK).await;
+    // The rest of the section is longer than that.
+    let beyond = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    check(MAX_HEADERS - 50, beyond).await;
+}
+
+#[tokio::test]
 async fn response_to_failed_or_yaml_review_is_review() {
     let server = Server::start(NameReviewer).await;
     let mut client = server.client(true).await;
