@@ -80,8 +80,8 @@ fn blocked(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(wrong.into_values(), ""))
 }
 
-/// Finds policies of meshed pods that keep their proxies from the control plane, or clients from
-/// every port of the application.
+/// Finds policies of meshed pods that keep their proxies from the control plane, or meshed clients
+/// from the port at which they reach the application.
 fn add_applications(
     facts: &Facts,
     all: &[NetworkPolicy],
@@ -109,27 +109,54 @@ fn add_applications(
             wrong.entry(text).or_insert(finding);
         }
         let inbound = Applied::new(pod, Direction::Ingress, all);
-        let ports = application_ports(pod);
-        if inbound.admit("TCP", INBOUND) && !inbound.admit_any(&ports) {
-            let listed: Vec<String> = ports.iter().map(u16::to_string).collect();
-            let listed = listed.join(", ");
-            let key = format!(
-                "{} port {INBOUND} but not {listed}",
-                inbound.title("admits")
-            );
+        if let Some((port, reached_at)) = unreachable(facts, &inbound) {
+            let title = inbound.title("admits");
+            let key = format!("{title} port {port} but not {reached_at}");
             let text = format!(
-                "{key} of {}: connections to this mesh's pods have the application's ports",
+                "{key} of {}: meshed clients connect to port {reached_at}",
                 full_name(pod)
             );
-            let finding = inbound.finding(&text, &format!("TCP port {listed}"));
+            let finding = inbound.finding(&text, &format!("TCP port {reached_at}"));
             wrong.entry(key).or_insert(finding);
         }
     }
     Ok(())
 }
 
-/// The inbound port of proxies, which NetworkPolicies for other redirection name.
-const INBOUND: u16 = 4143;
+/// Returns a port of the application that the policies mean to admit, with the one to which meshed
+/// clients connect for it, which they do not. A policy that admits only the proxy's port means
+/// those of the application.
+fn unreachable(facts: &Facts, inbound: &Applied<'_>) -> Option<(u16, u16)> {
+    let proxy = pod::ports::proxy_ports(inbound.pod)?.inbound;
+    let values = facts.values().ok()?;
+    let skipped = pod::ports::skip_inbound(inbound.pod);
+    let opaque = pod::ports::opaque(inbound.pod)
+        .unwrap_or_else(|| pod::ports::resolve_list(None, &values.proxy.opaque_ports));
+    let reached_at = |port: u16| {
+        let is_tunnelled =
+            values.proxy.outbound_transport_mode != TRANSPARENT || opaque.contains(port);
+        if is_tunnelled && !skipped.contains(port) {
+            proxy
+        } else {
+            port
+        }
+    };
+    let admits = |port| inbound.admit("TCP", port);
+    let ports = application_ports(inbound.pod);
+    let by_application = ports
+        .iter()
+        .find(|port| admits(**port) && !admits(reached_at(**port)))
+        .map(|port| (*port, reached_at(*port)));
+    by_application.or_else(|| {
+        let reached: Vec<u16> = ports.iter().map(|port| reached_at(*port)).collect();
+        let first = *reached.first()?;
+        (admits(proxy) && !reached.iter().any(|port| admits(*port))).then_some((proxy, first))
+    })
+}
+
+/// The value of `proxy.outboundTransportMode` with which meshed clients connect to the ports of the
+/// application, unless they are opaque.
+const TRANSPARENT: &str = "transparent";
 
 /// Returns the TCP ports that the application's containers declare.
 fn application_ports(pod: &Pod) -> Vec<u16> {
@@ -176,10 +203,6 @@ impl<'a> Applied<'a> {
                     })
                 })
             })
-    }
-
-    fn admit_any(&self, ports: &[u16]) -> bool {
-        ports.is_empty() || ports.iter().any(|port| self.admit("TCP", *port))
     }
 
     fn includes(&self, one: &NetworkPolicyPort, protocol: &str, port: u16) -> bool {

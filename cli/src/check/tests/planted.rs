@@ -5,7 +5,9 @@
 use serde_json::{Value, json};
 
 use super::super::Mark;
-use super::edits::{add_policy, add_route, cannot_pull, edit, edit_pod, policy, set_container};
+use super::edits::{
+    add_policy, add_route, cannot_pull, edit, edit_pod, policy, set_container, set_value,
+};
 use super::faults::{Fault, check};
 use super::{Facts, all_rows, healthy, row};
 
@@ -73,7 +75,17 @@ pub(super) const FAULTS: &[Fault] = &[
             "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}, {"ports": [{"port": 8086}, {"port": 8090}]}],
         })),
     ),
+    check("network-policies").warns("admits port 8080 but not 4143 of shop/web-0", |facts| {
+        add_network_policy(facts, "shop", &json!({
+            "podSelector": {}, "ingress": [{"ports": [{"port": 8080}]}],
+        }));
+    }),
     check("network-policies").warns("admits port 4143 but not 8080 of shop/web-0", |facts| {
+        set_value(
+            facts,
+            "clusterDomain: cluster.local",
+            "clusterDomain: cluster.local\nproxy: {outboundTransportMode: transparent}",
+        );
         add_network_policy(facts, "shop", &json!({
             "podSelector": {}, "ingress": [{"ports": [{"port": 4143}]}],
         }));
@@ -151,7 +163,7 @@ fn rules_of_planted_faults_accept_what_works() {
     edit(&mut facts.objects.services, "web")["metadata"]["annotations"] =
         json!({"config.linkerd.io/opaque-ports": "81-90"});
     facts.objects.cluster_dns = Ok(Some(coredns("cluster.local")));
-    let ports = json!([{"port": "http"}, {"port": 8000, "endPort": 9000}]);
+    let ports = json!([{"port": "http"}, {"port": 8000, "endPort": 9000}, {"port": 4143}]);
     for namespace in ["linkerd", "shop"] {
         add_network_policy(
             &mut facts,
