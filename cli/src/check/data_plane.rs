@@ -370,10 +370,10 @@ fn containers(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Returns whether the pod is in the scope and does not belong to the control plane.
+/// Returns whether the pod is in the scope and does not belong to the control plane or the agents.
 fn in_scope(facts: &Facts, pod: &Pod) -> bool {
     let namespace = pod.namespace().unwrap_or_default();
-    facts.scope.contains(&namespace) && namespace != facts.control_namespace
+    facts.scope.contains(&namespace) && !facts.is_own_namespace(&namespace)
 }
 
 fn ready(facts: &Facts) -> CheckResult {

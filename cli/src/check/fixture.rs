@@ -155,8 +155,12 @@ pub(super) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
 fn control_plane_pod(component: &str, number: usize) -> Pod {
     let name = format!("linkerd-{component}-{number}");
     let mut pod = pod("linkerd", &name, "a", component != "mesh-agent");
-    let label = "linkerd.io/control-plane-component".to_owned();
-    pod.metadata.labels = Some([(label, component.to_owned())].into());
+    let labels = [
+        ("linkerd.io/control-plane-component", component),
+        ("linkerd.io/control-plane-ns", "linkerd"),
+    ];
+    let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned()));
+    pod.metadata.labels = Some(labels.into());
     pod
 }
 

@@ -57,12 +57,9 @@ fn programs_accept_arguments_of_chart() {
 }
 
 fn check(program: &Path, container: &Value) -> usize {
-    let args: Vec<&str> = container["args"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|arg| arg.as_str().unwrap())
-        .collect();
+    // The DaemonSet for no node has none.
+    let args = container["args"].as_array().into_iter().flatten();
+    let args: Vec<&str> = args.map(|arg| arg.as_str().unwrap()).collect();
     let (flags, services): (Vec<&str>, Vec<&str>) =
         args.iter().partition(|arg| arg.starts_with("--"));
     let help = Command::new(program)

@@ -41,8 +41,8 @@ pub(super) fn meshed(facts: &Facts) -> Fact<impl Iterator<Item = Workload<'_>>> 
     let all = fact_ref(&facts.objects.workloads)?.iter();
     Ok(all.filter_map(move |json| {
         let workload = read(json)?;
-        let is_in_scope = facts.scope.contains(workload.namespace)
-            && workload.namespace != facts.control_namespace;
+        let is_in_scope =
+            facts.scope.contains(workload.namespace) && !facts.is_own_namespace(workload.namespace);
         let none = ObjectMeta::default();
         let namespace = facts.namespace(workload.namespace);
         let namespace = namespace.map_or(&none, |namespace| &namespace.metadata);
