@@ -3,6 +3,7 @@
 use mesh_core::annotation::EXTENSION;
 use mesh_k8s::kinds::{Namespace, ResourceExt as _};
 
+use super::facts::OwnNamespaces;
 use super::{CheckResult, Facts, Finding, Outcome};
 use crate::analyze;
 
@@ -61,15 +62,16 @@ fn is_annotation(finding: &analyze::Finding) -> bool {
 }
 
 impl Rows {
-    /// Returns the findings about users' objects of the scope. Those of the control plane and its
-    /// extensions follow from faults that other rows report.
+    /// Returns the findings about users' objects of the scope. Other rows report the faults that
+    /// cause findings about the mesh's own objects.
     pub(super) fn findings(&self, facts: &Facts) -> Result<Vec<Finding>, String> {
+        let own = facts.own_namespaces();
         let all = facts.analysis()?.iter();
         let shown = all.filter(|finding| {
             self.codes.contains(&finding.code)
                 && (self.is_shown)(finding)
                 && (finding.namespace.is_empty() || facts.scope.contains(&finding.namespace))
-                && !is_of_mesh(facts, &finding.namespace)
+                && !is_of_mesh(facts, &own, &finding.namespace)
         });
         Ok(shown.map(of_analysis).collect())
     }
@@ -84,9 +86,9 @@ impl Rows {
 }
 
 /// Returns whether the control plane, the agents or an extension run in the namespace.
-fn is_of_mesh(facts: &Facts, name: &str) -> bool {
+fn is_of_mesh(facts: &Facts, own: &OwnNamespaces<'_>, name: &str) -> bool {
     let extension = |namespace: &Namespace| namespace.labels().contains_key(EXTENSION);
-    facts.is_own_namespace(name) || facts.namespace(name).is_some_and(extension)
+    own.contain(name) || facts.namespace(name).is_some_and(extension)
 }
 
 fn of_analysis(finding: &analyze::Finding) -> Finding {

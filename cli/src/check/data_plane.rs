@@ -201,7 +201,7 @@ fn meshed(facts: &Facts) -> CheckResult {
     fact_ref(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
     let mut wrong = Vec::new();
-    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+    for pod in facts.scoped_pods()? {
         if let Decision::Inject { .. } = decision(facts, pod, projection) {
             let finding = Finding::new(format!("{} has no proxy", full_name(pod)));
             let namespace = pod.namespace().unwrap_or_default();
@@ -232,7 +232,7 @@ fn without_token(facts: &Facts) -> CheckResult {
     fact_ref(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
     let mut wrong = Vec::new();
-    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+    for pod in facts.scoped_pods()? {
         let skipped = Decision::Skip(vec![SkipReason::NoServiceAccountToken]);
         if decision(facts, pod, projection) != skipped {
             continue;
@@ -258,7 +258,7 @@ fn host_network(facts: &Facts) -> CheckResult {
     fact_ref(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
     let mut wrong = Vec::new();
-    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+    for pod in facts.scoped_pods()? {
         if decision(facts, pod, projection) != Decision::Skip(vec![SkipReason::HostNetwork]) {
             continue;
         }
@@ -294,7 +294,7 @@ fn host_network(facts: &Facts) -> CheckResult {
 /// application's port.
 fn marked(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+    for pod in facts.scoped_pods()? {
         if proxy_container(pod).is_some() {
             continue;
         }
@@ -368,12 +368,6 @@ fn containers(facts: &Facts) -> CheckResult {
         })
     });
     Ok(Outcome::fail_if(wrong, ""))
-}
-
-/// Returns whether the pod is in the scope and does not belong to the control plane or the agents.
-fn in_scope(facts: &Facts, pod: &Pod) -> bool {
-    let namespace = pod.namespace().unwrap_or_default();
-    facts.scope.contains(&namespace) && !facts.is_own_namespace(&namespace)
 }
 
 fn ready(facts: &Facts) -> CheckResult {

@@ -229,6 +229,13 @@ pub(crate) enum InjectionDryRun {
     NotAttempted(String),
 }
 
+/// The namespaces whose pods belong to the mesh itself.
+pub(crate) struct OwnNamespaces<'a> {
+    control_plane: &'a str,
+    /// Absent if no agents redirect pods.
+    agents: Option<String>,
+}
+
 impl Facts {
     /// Creates facts that are all unknown.
     pub(crate) fn new(
@@ -297,7 +304,7 @@ impl Facts {
             .map_or(true, |values| values.redirection() == Redirection::Agent)
     }
 
-    /// Returns the namespace of the node agents; that of the chart if the values are unknown.
+    /// Returns the namespace of the node agents, or the chart's default if the values are unknown.
     pub(crate) fn agent_namespace(&self) -> String {
         let values = self.values().unwrap_or_default();
         values.agent_namespace().to_owned()
@@ -312,9 +319,15 @@ impl Facts {
         }))
     }
 
-    /// Returns whether a namespace is that of the control plane or of the node agents.
-    pub(crate) fn is_own_namespace(&self, name: &str) -> bool {
-        name == self.control_namespace || self.has_agents() && name == self.agent_namespace()
+    /// Returns the namespaces of the control plane and the node agents. It parses the values, so
+    /// callers with many pods or findings call it once.
+    pub(crate) fn own_namespaces(&self) -> OwnNamespaces<'_> {
+        let values = self.values().unwrap_or_default();
+        let has_agents = values.redirection() == Redirection::Agent;
+        OwnNamespaces {
+            control_plane: &self.control_namespace,
+            agents: has_agents.then(|| values.agent_namespace().to_owned()),
+        }
     }
 
     /// Returns whether the values ask for reports of the installation, which is not the default.
@@ -366,6 +379,15 @@ impl Facts {
         Ok(fact_ref(&self.objects.pods)?
             .iter()
             .filter(|pod| !pod::is_terminal(pod) && pod.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// Returns the live pods of the scope, without the control plane's and the agents' pods.
+    pub(crate) fn scoped_pods(&self) -> Fact<impl Iterator<Item = &Pod>> {
+        let own = self.own_namespaces();
+        Ok(self.live_pods()?.filter(move |pod| {
+            let namespace = pod.namespace().unwrap_or_default();
+            self.scope.contains(&namespace) && !own.contain(&namespace)
+        }))
     }
 
     /// Returns the pods of the control plane.
@@ -498,7 +520,13 @@ impl Objects {
     }
 }
 
-/// Adds objects of one kind to those of an analysis.
+impl OwnNamespaces<'_> {
+    pub(crate) fn contain(&self, name: &str) -> bool {
+        name == self.control_plane || self.agents.as_deref() == Some(name)
+    }
+}
+
+/// Adds all objects of one kind to an analysis.
 fn add_all<T: Serialize>(objects: &mut analyze::Objects, all: &Fact<Vec<T>>) -> Fact<()> {
     for object in fact_ref(all)? {
         let json = serde_json::to_value(object).map_err(|error| error.to_string())?;

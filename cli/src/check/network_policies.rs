@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mesh_core::annotation;
 use mesh_k8s::kinds::networking::{NetworkPolicyPort, NetworkPolicySpec};
 use mesh_k8s::kinds::{IntOrString, NetworkPolicy, Pod, ResourceExt};
+use mesh_k8s::values::Values;
 use mesh_k8s::{pod, select};
 
 use super::facts::{Fact, full_name};
@@ -87,6 +88,7 @@ fn add_applications(
     all: &[NetworkPolicy],
     wrong: &mut BTreeMap<String, Finding>,
 ) -> Fact<()> {
+    let values = facts.values().ok();
     for pod in facts.meshed_pods()? {
         let outbound = Applied::new(pod, Direction::Egress, all);
         for (port, what) in OUTBOUND {
@@ -109,7 +111,8 @@ fn add_applications(
             wrong.entry(text).or_insert(finding);
         }
         let inbound = Applied::new(pod, Direction::Ingress, all);
-        if let Some((port, reached_at)) = unreachable(facts, &inbound) {
+        let unreachable = values.as_ref().and_then(|it| unreachable(it, &inbound));
+        if let Some((port, reached_at)) = unreachable {
             let title = inbound.title("admits");
             let key = format!("{title} port {port} but not {reached_at}");
             let text = format!(
@@ -126,9 +129,8 @@ fn add_applications(
 /// Returns a port of the application that the policies mean to admit, with the one to which meshed
 /// clients connect for it, which they do not. A policy that admits only the proxy's port means
 /// those of the application.
-fn unreachable(facts: &Facts, inbound: &Applied<'_>) -> Option<(u16, u16)> {
+fn unreachable(values: &Values, inbound: &Applied<'_>) -> Option<(u16, u16)> {
     let proxy = pod::ports::proxy_ports(inbound.pod)?.inbound;
-    let values = facts.values().ok()?;
     let skipped = pod::ports::skip_inbound(inbound.pod);
     let opaque = pod::ports::opaque(inbound.pod)
         .unwrap_or_else(|| pod::ports::resolve_list(None, &values.proxy.opaque_ports));

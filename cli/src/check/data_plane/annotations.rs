@@ -14,7 +14,7 @@ use mesh_k8s::select;
 use super::super::facts::{Fact, fact_ref, full_name};
 use super::super::selected::{Selected, read};
 use super::super::{CheckResult, Facts, Finding, Outcome, analysis, fix};
-use super::{in_scope, workloads};
+use super::workloads;
 
 pub(super) fn inject_values(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn inject_values(facts: &Facts) -> CheckResult {
             );
         }
     }
-    for pod in facts.live_pods()?.filter(|pod| in_scope(facts, pod)) {
+    for pod in facts.scoped_pods()? {
         inspect(format!("pod {}", full_name(pod)), &pod.metadata);
     }
     Ok(Outcome::fail_if(wrong, ""))

@@ -38,11 +38,12 @@ impl Workload<'_> {
 pub(super) fn meshed(facts: &Facts) -> Fact<impl Iterator<Item = Workload<'_>>> {
     fact_ref(&facts.objects.namespaces)?;
     let projection = facts.values()?.identity.service_account_token_projection;
+    let own = facts.own_namespaces();
     let all = fact_ref(&facts.objects.workloads)?.iter();
     Ok(all.filter_map(move |json| {
         let workload = read(json)?;
         let is_in_scope =
-            facts.scope.contains(workload.namespace) && !facts.is_own_namespace(workload.namespace);
+            facts.scope.contains(workload.namespace) && !own.contain(workload.namespace);
         let none = ObjectMeta::default();
         let namespace = facts.namespace(workload.namespace);
         let namespace = namespace.map_or(&none, |namespace| &namespace.metadata);
