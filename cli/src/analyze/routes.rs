@@ -259,8 +259,8 @@ fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
         return;
     };
     for (rule_at, rule) in route.list("rules").iter().enumerate() {
-        let weighted = list(&rule["backendRefs"]);
-        if !weighted.is_empty() && weighted.iter().all(|backend| backend["weight"] == 0) {
+        let all = list(&rule["backendRefs"]);
+        if !all.is_empty() && all.iter().all(|backend| backend["weight"] == 0) {
             findings.push(Finding::new(
                 route,
                 format!("spec.rules[{rule_at}].backendRefs"),
@@ -269,7 +269,7 @@ fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
                 "give one of them a weight, or remove backendRefs to use the parent",
             ));
         }
-        for (at, backend) in list(&rule["backendRefs"]).iter().enumerate() {
+        for (at, backend) in all.iter().enumerate() {
             let field = format!("spec.rules[{rule_at}].backendRefs[{at}]");
             let namespace = backend["namespace"].as_str().unwrap_or(&parent.namespace);
             let name = text(&backend["name"]);

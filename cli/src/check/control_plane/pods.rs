@@ -300,16 +300,20 @@ pub(in crate::check) fn container_statuses(pod: &Pod) -> impl Iterator<Item = &C
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
+/// Returns the Unix time at which a running container started.
+pub(in crate::check) fn running_since(container: &ContainerStatus) -> Option<u64> {
+    let running = container.state.as_ref()?.running.as_ref()?;
+    u64::try_from(running.started_at.as_ref()?.0.as_second()).ok()
+}
+
 /// Describes a running container that restarted within the last two minutes and at least three
 /// times in total, or that exceeded its memory limit within the last hour.
 fn restarts_repeatedly(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<String> {
     const RESTARTS: i32 = 3;
     const RECENT: u64 = 120;
     const HOUR: u64 = 3600;
-    let running = container.state.as_ref()?.running.as_ref()?;
     let terminated = container.last_state.as_ref()?.terminated.as_ref()?;
-    let started = u64::try_from(running.started_at.as_ref()?.0.as_second()).ok()?;
-    let since = now.saturating_sub(started);
+    let since = now.saturating_sub(running_since(container)?);
     let out_of_memory = terminated.reason.as_deref() == Some("OOMKilled") && since < HOUR;
     let again = container.restart_count >= RESTARTS && since < RECENT;
     if !out_of_memory && !again {

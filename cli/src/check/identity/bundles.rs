@@ -5,17 +5,20 @@ use std::collections::BTreeMap;
 use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
 use mesh_k8s::pod;
 
+use super::super::control_plane::pods::{container_statuses, running_since};
 use super::super::facts::{Fact, Proxy, fact_ref, full_name, proxy_container};
 use super::super::{CheckResult, Facts, Finding, Outcome, certificate, fix};
 use super::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
 
+/// Returns the ConfigMap in the control plane's namespace, if it exists.
+fn own_map(facts: &Facts) -> Fact<Option<&ConfigMap>> {
+    let mut maps = fact_ref(&facts.objects.trust_roots)?.iter();
+    Ok(maps.find(|map| map.namespace().as_deref() == Some(&facts.control_namespace)))
+}
+
 /// Returns the bundle of the ConfigMap in the control plane's namespace.
 fn bundle(facts: &Facts) -> Fact<String> {
-    let maps = fact_ref(&facts.objects.trust_roots)?;
-    let own = maps
-        .iter()
-        .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace));
-    own.and_then(bundle_of).ok_or_else(|| {
+    own_map(facts)?.and_then(bundle_of).ok_or_else(|| {
         format!(
             "namespace {} has no ConfigMap {TRUST_ROOTS} with key {BUNDLE_KEY}",
             facts.control_namespace
@@ -89,16 +92,13 @@ fn mounts_copy(facts: &Facts, pod: &Pod) -> bool {
     mounted && pod.namespace().as_deref() != Some(&facts.control_namespace)
 }
 
-/// Returns whether the pod's proxy receives the anchors from the identity service. Linkerd's proxy
-/// reads only its environment.
+/// Returns whether the pod's proxy receives the anchors from an identity service that publishes
+/// them. Linkerd's proxy reads only its environment.
 fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
     let of_linkerd = proxy_container(pod)
         .and_then(|proxy| proxy.image.as_deref())
         .is_some_and(|image| image.starts_with("cr.l5d.io/linkerd/proxy"));
-    let published = facts
-        .values()
-        .map_or(true, |values| values.identity.publish_trust_roots);
-    published && !of_linkerd && !mounts_copy(facts, pod)
+    !of_linkerd && !mounts_copy(facts, pod)
 }
 
 /// The anchors that the identity service sends.
@@ -142,7 +142,7 @@ pub(super) fn proxies_trust(facts: &Facts) -> CheckResult {
     let own = facts.control_pods()?;
     let own = own.filter(|pod| proxy_container(pod).is_some());
     for pod in facts.meshed_pods()?.chain(own) {
-        if !follows_identity(facts, pod) {
+        if !(published && follows_identity(facts, pod)) {
             if started_with_others(pod, &bundle) {
                 wrong.push(
                     Finding::new(format!(
@@ -209,17 +209,8 @@ fn differing(facts: &Facts, pod: &Pod, sent: &Sent) -> Option<Finding> {
 
 /// Returns the Unix time at which the pod's proxy started, or 0 if it is unknown.
 fn started(pod: &Pod) -> u64 {
-    let status = pod.status.iter();
-    let mut containers = status
-        .flat_map(|status| [&status.init_container_statuses, &status.container_statuses])
-        .flatten()
-        .flatten();
-    let proxy = containers.find(|container| container.name == pod::PROXY_CONTAINER);
-    let running = proxy.and_then(|proxy| proxy.state.as_ref()?.running.as_ref());
-    let since = running.and_then(|running| running.started_at.as_ref());
-    since
-        .and_then(|time| u64::try_from(time.0.as_second()).ok())
-        .unwrap_or(0)
+    let proxy = container_statuses(pod).find(|container| container.name == pod::PROXY_CONTAINER);
+    proxy.and_then(running_since).unwrap_or(0)
 }
 
 /// Reports anchors of the ConfigMap that the identity service does not send, because it does not
@@ -228,10 +219,7 @@ fn unsent(facts: &Facts, bundle: &str, sent: &Sent) -> Option<Finding> {
     if same_anchors(bundle, &sent.anchors) {
         return None;
     }
-    let maps = facts.objects.trust_roots.as_deref().unwrap_or_default();
-    let own = maps
-        .iter()
-        .find(|map| map.namespace().as_deref() == Some(&facts.control_namespace))?;
+    let own = own_map(facts).ok()??;
     let writes = own.metadata.managed_fields.iter().flatten();
     let changed = writes.filter_map(|write| write.time.as_ref()).max();
     let changed = changed.and_then(|time| u64::try_from(time.0.as_second()).ok());
