@@ -97,10 +97,10 @@ pub fn load(
         .as_ref()
         .is_some_and(|pinned| pinned.bytes() == object.bytes());
     let loaded = if is_same && loader::is_attached(&pins, &root)? {
-        if loader::observes_ports(&pins, &root)? || observe_ports(object, &pins, &root).is_err() {
-            Loaded::Adopted
-        } else {
+        if !loader::observes_ports(&pins, &root)? && observe_ports(object, &pins, &root) {
             Loaded::Replaced
+        } else {
+            Loaded::Adopted
         }
     } else {
         // Unpinned first and pinned last: an interrupted replacement starts over.
@@ -110,13 +110,7 @@ pub fn load(
             loader::replace_steer(object, &pins, cookie)?;
         }
         loader::attach_all(object, &pins, &root)?;
-        if let Err(error) = observe_ports(object, &pins, &root) {
-            // Redirection does not depend on it.
-            tracing::warn!(
-                error = chain(&error),
-                "Connections to closed ports of pods are not refused"
-            );
-        }
+        observe_ports(object, &pins, &root);
         loader::replace_guards(object, &pins)?;
         enrol::reset_in_flight_counts(&pins)?;
         pins.pin_object(object)?;
@@ -129,9 +123,22 @@ pub fn load(
     Ok((Programs { pins }, loaded))
 }
 
-/// Attaches the program that observes listening sockets, or replaces it. If it was not attached,
-/// sockets may have been missed, and the ports of all enrolled pods become unknown.
-fn observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
+/// Attaches the program that observes listening sockets, or replaces it. Returns whether it is
+/// attached, and logs why it is not: redirection does not depend on it.
+fn observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> bool {
+    let observed = try_observe_ports(object, pins, root);
+    if let Err(error) = &observed {
+        tracing::warn!(
+            error = chain(error),
+            "Connections to closed ports of pods are not refused"
+        );
+    }
+    observed.is_ok()
+}
+
+/// If the program was not attached, sockets may have been missed, and the ports of all enrolled
+/// pods become unknown.
+fn try_observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
     if !loader::observes_ports(pins, root)? {
         open_ports::forget(&mut Maps::open(pins)?, None)?;
     }
