@@ -164,7 +164,8 @@ impl Cluster {
             .context("read the values of ConfigMap linkerd-config")
     }
 
-    /// Returns the namespace of the node agents; that of the chart if the values cannot be read.
+    /// Returns the namespace of the node agents, or the chart's default if the values cannot be
+    /// read.
     pub(crate) async fn agent_namespace(&self) -> String {
         let values = self.values().await.unwrap_or_default();
         values.agent_namespace().to_owned()

@@ -8,8 +8,8 @@
 //! * absent: the proxy accepts connections to ports on which nothing listens
 //!
 //! Errs towards an open port only: a socket that cannot be recorded makes all ports of the pod
-//! unknown, and one whose end is not noticed keeps its port open. As `sock_ops`, it leaves `reply`
-//! alone and always returns 1.
+//! unknown, and a socket whose end goes unnoticed keeps its port open. As `sock_ops`, it leaves
+//! `reply` alone and always returns 1.
 
 use aya_ebpf::bindings::{BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_TCP_LISTEN_CB, BPF_TCP_LISTEN};
 use aya_ebpf::macros::sock_ops;

@@ -86,7 +86,7 @@ impl Objects {
         self.unserved = kinds.into_iter().collect();
     }
 
-    /// Records the domain of the cluster, with which clients look up Services.
+    /// Records the domain of the cluster. Clients look up Services below it.
     pub(crate) fn set_cluster_domain(&mut self, domain: impl Into<String>) {
         self.cluster_domain = Some(domain.into());
     }

@@ -23,7 +23,7 @@ use super::{
 /// each namespace with meshed pods.
 pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
-/// The ConfigMap in which the identity service keeps the anchors that it sends, and their number.
+/// The ConfigMap where the identity service keeps the anchors that it sends, and their number.
 pub(super) const TRUST_BUNDLE: &str = "linkerd-identity-trust-bundle";
 
 const NEW_ISSUER: &str = "if the mesh created the issuer: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; if you provided it: replace that Secret by one that the anchor signed";

@@ -31,7 +31,7 @@ const CONTROL_PLANE: [(&str, u16, &str); 4] = [
     ),
 ];
 
-/// The port of DNS, and the one of OpenShift's DNS pods, to which its Service leads.
+/// The port of DNS, and the port that OpenShift's DNS Service maps it to.
 const DNS: [u16; 2] = [53, 5353];
 
 /// What every proxy connects to.
@@ -126,9 +126,9 @@ fn add_applications(
     Ok(())
 }
 
-/// Returns a port of the application that the policies mean to admit, with the one to which meshed
-/// clients connect for it, which they do not. A policy that admits only the proxy's port means
-/// those of the application.
+/// Returns a port of the application that the policies mean to admit, and the port where meshed
+/// clients reach it, which the policies do not admit. A policy that admits only the proxy's port
+/// means the application.
 fn unreachable(values: &Values, inbound: &Applied<'_>) -> Option<(u16, u16)> {
     let proxy = pod::ports::proxy_ports(inbound.pod)?.inbound;
     let skipped = pod::ports::skip_inbound(inbound.pod);
@@ -156,7 +156,7 @@ fn unreachable(values: &Values, inbound: &Applied<'_>) -> Option<(u16, u16)> {
     })
 }
 
-/// The value of `proxy.outboundTransportMode` with which meshed clients connect to the ports of the
+/// With this value of `proxy.outboundTransportMode`, meshed clients connect to the ports of the
 /// application, unless they are opaque.
 const TRANSPARENT: &str = "transparent";
 

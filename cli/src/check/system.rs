@@ -126,7 +126,7 @@ fn domain(facts: &Facts) -> CheckResult {
     ))
 }
 
-/// Returns the zones of the plugin `kubernetes`, without those of addresses.
+/// Returns the zones of the plugin `kubernetes`, without the reverse zones.
 fn zones(file: &str) -> Vec<&str> {
     let mut zones = Vec::new();
     for line in file.lines() {

@@ -58,7 +58,7 @@ pub(super) struct WatchState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SetState {
     Present,
-    /// Its pods are replaced by those of another namespace.
+    /// Agents of another namespace replace its pods.
     Moved,
     Deleting,
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The most that is read of a table, which lists listening sockets first: that of 20,000 sockets.
+/// The limit on what is read of a table, some 20,000 sockets. Listening sockets come first.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// `TCP_LISTEN`, as the tables print it.

@@ -162,7 +162,7 @@ fn single_family_pod_is_redirected_for_both_check_addresses() {
     }
 }
 
-/// Nothing of the test pod listens on this port, nor on those of the proxy.
+/// Nothing of the test pod listens on this port, nor on the proxy's ports.
 const CLOSED_PORT: u16 = 81;
 
 fn check_lookup(remote: &str, local: &str, local_port: u16, expected: LookupVerdict) {

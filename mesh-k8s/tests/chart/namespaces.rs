@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::helm;
 use crate::rules::HEARTBEAT;
 
-/// Charts until 0.1.0 recorded no namespace of the agents, which were in that of the control plane.
+/// Charts until 0.1.0 recorded no namespace of the agents, which ran beside the control plane.
 #[test]
 fn recorded_values_of_earlier_charts_have_agents_in_namespace_of_control_plane() {
     for (recorded, expected) in [

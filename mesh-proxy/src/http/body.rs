@@ -268,8 +268,8 @@ impl Body {
         self
     }
 
-    /// Widens what is read ahead of a response, the flow-control window in HTTP/2 and the size of
-    /// reads in HTTP/1, by as many of the bytes that it lacks as `grant` returns.
+    /// Widens what is read ahead of a response: the flow-control window in HTTP/2, the size of
+    /// reads in HTTP/1. `grant` gets the bytes that are missing and returns how many are allowed.
     pub(super) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
         match &self.content {
             Content::Http1(incoming) => incoming.widen_reads(grant),

@@ -77,7 +77,7 @@ impl<'a> Installation<'a> {
     }
 
     pub fn upgrade(&self, values: &[&str]) {
-        // Before pods that need it, and after those that needed it.
+        // Before the pods that need it start, and after they have gone.
         if is_privileged(values) {
             enforce(self.cluster, true);
         }

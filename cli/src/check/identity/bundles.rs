@@ -131,8 +131,8 @@ pub(in crate::check) const NUMBER: &str = "mesh_trust_bundle_number";
 /// differ without a fault, also after an installation.
 const MAX_DELAY_SECONDS: u64 = 600;
 
-/// Finds proxies whose anchors are not those of the control plane. What a proxy has is compared, by
-/// its number or, as long as it has received none, by the certificates of its environment.
+/// Finds proxies with other anchors than the control plane. It compares what a proxy has, by its
+/// number or, as long as it has received none, by the certificates of its environment.
 pub(super) fn proxies_trust(facts: &Facts) -> CheckResult {
     let bundle = bundle(facts)?;
     let published = facts.values()?.identity.publish_trust_roots;
@@ -159,7 +159,7 @@ pub(super) fn proxies_trust(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// Returns whether the anchors in the environment of the pod's proxy are not those of a bundle.
+/// Returns whether the anchors in the environment of the pod's proxy differ from a bundle.
 fn started_with_others(pod: &Pod, bundle: &str) -> bool {
     let env = proxy_container(pod).map(pod::plain_env).unwrap_or_default();
     let own = env.get("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS");

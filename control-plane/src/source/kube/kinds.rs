@@ -17,7 +17,7 @@ pub(crate) struct WatchedKind {
     /// Whether the first batch waits until the API server serves the kind. Without the objects that
     /// restrict access, an incomplete index would allow what they deny.
     pub(super) required: bool,
-    /// Whether the whole object is read of a kind of which otherwise the metadata suffices.
+    /// Whether whole objects are read, although their metadata suffices for other watches.
     whole: bool,
 }
 

@@ -141,7 +141,7 @@ pub(super) fn is_probe_route(route: &HttpRoute) -> bool {
     matches!(&route.meta, Meta::Default(name) if **name == *PROBE_ROUTE)
 }
 
-/// Returns the rule of a probe whose path has the same bytes as that of the request. The
+/// Returns the rule of a probe whose path has the same bytes as the request's. The
 /// application interprets equal bytes equally, however ambiguous they are.
 pub(super) fn literal_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<RuleIndex> {
     let is_literal = |entry: &HttpMatch| {

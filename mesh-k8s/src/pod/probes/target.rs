@@ -138,7 +138,7 @@ fn escape(path: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The expected targets are those of the kubelet's code.
+    /// The kubelet's code gives the expected targets.
     #[test]
     fn target_is_that_of_the_kubelet() {
         for (path, expect) in [

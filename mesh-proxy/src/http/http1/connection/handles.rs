@@ -45,7 +45,8 @@ impl IncomingBody {
         }
     }
 
-    /// Enlarges the reads of a response by as many of the bytes that they lack as `grant` returns.
+    /// Enlarges the reads of a response. `grant` gets the bytes that are missing and returns how
+    /// many are allowed.
     pub(in crate::http) fn widen_reads(&self, grant: impl FnOnce(u32) -> u32) {
         let mut inner = self.0.inner();
         let missing = (READ_SIZE as u32).saturating_sub(inner.read_size);
