@@ -13,6 +13,7 @@
 mod addresses;
 mod admission;
 mod application;
+mod families;
 mod faults;
 mod load;
 mod node;
