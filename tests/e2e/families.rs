@@ -101,9 +101,10 @@ fn expect_outcomes(cluster: &Cluster, client: &str, ipv4: &str, ipv6: &str) {
     let (mut targets, mut expected) = (String::new(), Vec::new());
     for (kind, address, port) in pod_ips.chain(cluster_ips) {
         let address = Value::as_str(address).expect("an address");
-        let (family, outcome) = match address.contains(':') {
-            true => ("IPv6", ipv6),
-            false => ("IPv4", ipv4),
+        let (family, outcome) = if address.contains(':') {
+            ("IPv6", ipv6)
+        } else {
+            ("IPv4", ipv4)
         };
         targets += &format!(" {family}-{kind}={address}={port}");
         expected.push(format!("{family}-{kind}: {outcome}"));
@@ -117,9 +118,9 @@ fn expect_outcomes(cluster: &Cluster, client: &str, ipv4: &str, ipv6: &str) {
         let command = format!("python3 /programs/client.py{targets}");
         let (_, output) = cluster.exec(NAMESPACE, &format!("deployment/{client}"), &command);
         let lines: Vec<&str> = output.lines().collect();
-        match expected.iter().all(|line| lines.contains(&line.as_str())) {
-            true => Ok(()),
-            false => Err(format!("{output}\nexpected: {expected:#?}")),
-        }
+        let is_complete = expected.iter().all(|line| lines.contains(&line.as_str()));
+        is_complete
+            .then_some(())
+            .ok_or_else(|| format!("{output}\nexpected: {expected:#?}"))
     });
 }

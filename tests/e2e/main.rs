@@ -18,6 +18,7 @@ mod faults;
 mod load;
 mod node;
 mod outages;
+mod probes;
 mod repairs;
 mod restarts;
 mod routes;
