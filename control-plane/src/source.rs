@@ -4,10 +4,9 @@
 //! ([`Change::Replace`]); later ones are incremental. The index does not depend on whether objects
 //! come from directories ([`local`]) or from an API server ([`kube`]).
 
+use mesh_objects::model::{Key, Object};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-
-use crate::model::{Key, Object};
 
 pub(crate) mod kube;
 pub mod local;

@@ -17,9 +17,10 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+use mesh_objects::model::{ReportedObject, ReportedSpec, ReportedTarget};
+
 use self::condition::Condition;
 use self::route::ParentStatus;
-use crate::model::{ReportedObject, ReportedSpec, ReportedTarget};
 
 use self::patch::patch;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mesh_core::endpoint::AddressFamily;
 use mesh_core::profile::Profile;
+use mesh_objects::model::Name;
 use tokio::sync::watch;
 
 use super::endpoint_views::EndpointViews;
@@ -13,7 +14,6 @@ use super::settings::DestinationSettings;
 use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
-use crate::model::Name;
 use crate::source::{Batch, Received};
 
 /// The endpoints and profiles that proxies watch.

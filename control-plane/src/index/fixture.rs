@@ -1,7 +1,8 @@
 //! Objects from YAML and settings, which the tests of the index share.
 
+use mesh_objects::model::{Key, Kind, Name, Object};
+
 use crate::index::{DestinationSettings, PolicySettings, ProfileKey, ProfileTarget};
-use crate::model::{Key, Kind, Name, Object};
 use crate::source::manifest::{self, Document};
 use crate::source::{Batch, Change};
 

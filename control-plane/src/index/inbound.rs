@@ -17,12 +17,12 @@ use mesh_core::policy::inbound::{
 };
 use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::{Route, Rule};
+use mesh_objects::model::{
+    self, Kind, Name, ParentKind, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
+};
 
 use super::settings::PolicySettings;
 use super::store::{self, Store};
-use crate::model::{
-    self, Kind, Name, ParentKind, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
-};
 use workload::Workload;
 
 mod authorizations;

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::model::{
+use mesh_objects::model::{
     Key, Kind, Labels, ListedKind, ListedObject, Name, Object, OwnerRef, PodDetail, PodPhase,
     Selector,
 };
+
 use crate::source::{Batch, Change};
 
 /// Objects sorted by namespace and name, so that those of a namespace are adjacent.

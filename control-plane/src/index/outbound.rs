@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
+use mesh_objects::model::Name;
 
 use self::parent::{ParentObject, RouteParent};
 use super::settings::PolicySettings;
 use super::store::Store;
-use crate::model::Name;
 
 mod attached;
 mod backend;

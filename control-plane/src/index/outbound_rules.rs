@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
+use mesh_objects::model::Kind;
 use tokio::sync::watch;
 
 use super::PolicyIndex;
 use super::fixture::{apply, delete, policy_settings};
 use super::outbound::OutboundError;
 use super::version::Version;
-use crate::model::Kind;
 
 mod annotations;
 mod attachment;

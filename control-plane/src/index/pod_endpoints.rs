@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
 use mesh_core::identity::{Identity, service_account};
 use mesh_core::labels::Labels;
+use mesh_objects::model::PodRecord;
 
 use super::settings::DestinationSettings;
 use super::store::Store;
-use crate::model::PodRecord;
 
 /// The label with the zone of an endpoint.
 pub(super) const ZONE: &str = "zone";

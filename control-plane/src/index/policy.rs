@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
+use mesh_objects::model::{Name, WorkloadRef};
 use tokio::sync::watch;
 
 use super::inbound::{self, Overlap};
@@ -13,7 +14,6 @@ use super::settings::PolicySettings;
 use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
-use crate::model::{Name, WorkloadRef};
 use crate::source::{Batch, Received};
 
 /// The inbound and outbound policies that proxies watch.

@@ -8,14 +8,14 @@ use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::profile::Profile;
 use mesh_core::resilience::RetryBudget;
+use mesh_objects::model::{
+    Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile, SliceTarget,
+};
 
 use super::outbound::service_meta;
 use super::pod_endpoints;
 use super::settings::DestinationSettings;
 use super::store::Store;
-use crate::model::{
-    Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile, SliceTarget,
-};
 
 /// A destination and the namespace of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

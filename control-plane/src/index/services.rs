@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mesh_core::endpoint::{AddressFamily, Endpoint};
+use mesh_objects::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
 
 use super::pod_endpoints::{self, ZONE};
 use super::settings::DestinationSettings;
 use super::store::{ChangeSet, Store};
-use crate::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
 
 /// A port of a Service and its client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::model::{
+use mesh_objects::model::{
     AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload, GrpcRoute, HttpRoute,
     Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node, Object, OwnedObject,
     OwnerRef, PodRecord, Protocol, RateLimitPolicy, RouteId, Server, ServerAuthorization,
     ServerPort, Service, ServiceProfile, Slice, SliceTarget, WorkloadSelector,
 };
+
 use crate::source::Change;
 
 /// Objects sorted by namespace and name, so that those of a namespace are adjacent.

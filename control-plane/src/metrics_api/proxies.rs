@@ -16,6 +16,7 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use mesh_objects::model::Name;
 use mesh_runtime::log::chain;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
 use parking_lot::Mutex;
@@ -26,7 +27,6 @@ use self::target::Target;
 use super::query::{Query, TimeWindow};
 use super::vector::Sample;
 use crate::index::Inventory;
-use crate::model::Name;
 
 mod functions;
 mod select;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::model::Name;
+use mesh_objects::model::Name;
 
 /// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]

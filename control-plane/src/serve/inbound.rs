@@ -13,8 +13,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::calls::{Calls, Method};
 use super::updates::{Step, Updates, updates};
+use super::workload;
 use crate::index::{InboundKey, PolicyIndex, Version};
-use crate::model::WorkloadRef;
 
 #[derive(Debug)]
 pub struct InboundService {
@@ -40,7 +40,7 @@ impl InboundService {
         &self,
         spec: &PortSpec,
     ) -> Result<watch::Receiver<Arc<Version<Option<ServerPolicy>>>>, Status> {
-        let workload = WorkloadRef::parse(&spec.workload)
+        let workload = workload::parse(&spec.workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let port = u16::try_from(spec.port)
             .ok()
@@ -68,7 +68,7 @@ impl InboundServerPolicies for InboundService {
         &self,
         request: Request<PortSpec>,
     ) -> Result<Response<Self::WatchPortStream>, Status> {
-        let pod = WorkloadRef::pod_name(&request.get_ref().workload);
+        let pod = workload::pod_name(&request.get_ref().workload);
         let opened = self.watch_port.open(&request, &pod);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.get_ref())?)));
         let (stream, values) = self.watch_port.count(opened)?;

@@ -18,6 +18,7 @@ use mesh_api::linkerd2::viz::{
     StatTable, TopRoutesRequest, TopRoutesResponse, authz_response, edges_response,
     gateways_response, stat_summary_response, top_routes_response,
 };
+use mesh_objects::model::{ListedKind, ListedObject, Name, Selector};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, async_trait};
@@ -29,7 +30,6 @@ use self::stat::StatRequest;
 use super::calls::{Calls, Method};
 use crate::index::{Inventory, Selection};
 use crate::metrics_api::{MetricsSource, Query, Sample, SourceError, TimeWindow};
-use crate::model::{ListedKind, ListedObject, Name, Selector};
 
 mod authz;
 mod edges;

@@ -16,8 +16,8 @@ use tonic::{Request, Status};
 use super::calls::{Calls, Method};
 use super::grpc::{Methods, respond, respond_with_stream, unknown_method, whole};
 use super::updates::{Step, Updates, updates};
+use super::workload;
 use crate::index::{OutboundError, PolicyIndex, Version};
-use crate::model::WorkloadRef;
 
 #[derive(Debug)]
 pub struct OutboundService {
@@ -42,7 +42,7 @@ impl OutboundService {
         &self,
         spec: TrafficSpec,
     ) -> Result<watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>, Status> {
-        let client = WorkloadRef::parse(&spec.source_workload)
+        let client = workload::parse(&spec.source_workload)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let target =
             target(spec.target).map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -58,7 +58,7 @@ impl OutboundService {
     }
 
     fn policies(&self, request: Request<TrafficSpec>) -> Result<Updates<Bytes>, Status> {
-        let pod = WorkloadRef::pod_name(&request.get_ref().source_workload);
+        let pod = workload::pod_name(&request.get_ref().source_workload);
         let opened = self.watch.open(&request, &pod);
         let opened = opened.and_then(|stream| Ok((stream, self.values(request.into_inner())?)));
         let (stream, values) = self.watch.count(opened)?;

@@ -1,9 +1,9 @@
 //! How proxies identify themselves in requests for policies and destinations.
 
+use mesh_objects::model::{Name, WorkloadRef};
 use serde::Deserialize;
 
 use crate::identity::is_dns_label;
-use crate::model::{Name, WorkloadRef};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a workload: expected {{\"ns\":\"…\",\"pod\":\"…\"}} or namespace:pod")]
@@ -16,34 +16,30 @@ struct Json {
     external_workload: Option<String>,
 }
 
-impl WorkloadRef {
-    /// Parses the workload in a request for a policy.
-    pub(super) fn parse(text: &str) -> Result<Self, WorkloadError> {
-        let error = || WorkloadError(text.to_owned());
-        let workload = if text.starts_with('{') {
-            let json: Json = serde_json::from_str(text).map_err(|_error| error())?;
-            match (json.pod, json.external_workload) {
-                (Some(pod), None) => Self::Pod(Name::new(&json.ns, &pod)),
-                (None, Some(name)) => Self::External(Name::new(&json.ns, &name)),
-                _ => return Err(error()),
-            }
-        } else {
-            let (namespace, pod) = text.split_once(':').ok_or_else(error)?;
-            Self::Pod(Name::new(namespace, pod))
-        };
-        let Name { namespace, name } = workload.name();
-        if namespace.is_empty() || name.is_empty() {
-            return Err(error());
+/// Parses the workload in a request for a policy.
+pub(super) fn parse(text: &str) -> Result<WorkloadRef, WorkloadError> {
+    let error = || WorkloadError(text.to_owned());
+    let workload = if text.starts_with('{') {
+        let json: Json = serde_json::from_str(text).map_err(|_error| error())?;
+        match (json.pod, json.external_workload) {
+            (Some(pod), None) => WorkloadRef::Pod(Name::new(&json.ns, &pod)),
+            (None, Some(name)) => WorkloadRef::External(Name::new(&json.ns, &name)),
+            _ => return Err(error()),
         }
-        Ok(workload)
+    } else {
+        let (namespace, pod) = text.split_once(':').ok_or_else(error)?;
+        WorkloadRef::Pod(Name::new(namespace, pod))
+    };
+    let Name { namespace, name } = workload.name();
+    if namespace.is_empty() || name.is_empty() {
+        return Err(error());
     }
+    Ok(workload)
 }
 
-impl WorkloadRef {
-    /// Returns the name of the workload in a request for a policy, empty if it is invalid.
-    pub(super) fn pod_name(text: &str) -> String {
-        Self::parse(text).map_or_else(|_error| String::new(), |it| it.name().name.to_string())
-    }
+/// Returns the name of the workload in a request for a policy, empty if it is invalid.
+pub(super) fn pod_name(text: &str) -> String {
+    parse(text).map_or_else(|_error| String::new(), |it| it.name().name.to_string())
 }
 
 /// The client in a request for a destination. All fields are optional.
@@ -90,12 +86,12 @@ mod tests {
     fn workloads_are_parsed() {
         let pod = WorkloadRef::Pod(Name::new("shop", "web-1"));
         assert_eq!(
-            WorkloadRef::parse("{\"ns\":\"shop\", \"pod\":\"web-1\"}\n").as_ref(),
+            parse("{\"ns\":\"shop\", \"pod\":\"web-1\"}\n").as_ref(),
             Ok(&pod)
         );
-        assert_eq!(WorkloadRef::parse("shop:web-1"), Ok(pod));
+        assert_eq!(parse("shop:web-1"), Ok(pod));
         assert_eq!(
-            WorkloadRef::parse("{\"ns\":\"shop\",\"external_workload\":\"vm\"}"),
+            parse("{\"ns\":\"shop\",\"external_workload\":\"vm\"}"),
             Ok(WorkloadRef::External(Name::new("shop", "vm")))
         );
         for bad in [
@@ -108,7 +104,7 @@ mod tests {
             "{\"ns\":\"\",\"pod\":\"b\"}",
             "{",
         ] {
-            assert!(WorkloadRef::parse(bad).is_err(), "{bad}");
+            assert!(parse(bad).is_err(), "{bad}");
         }
     }
 

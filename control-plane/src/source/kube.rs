@@ -16,6 +16,7 @@
 use std::collections::BTreeSet;
 
 use kube::Client;
+use mesh_objects::model::Kind;
 use mesh_runtime::metrics::Registry;
 use tokio::sync::{mpsc, watch as latest};
 use tokio::task::JoinSet;
@@ -24,7 +25,6 @@ use self::kinds::WatchedKind;
 use self::metrics::Metrics;
 use self::watch::{KindWatch, WatchMessage};
 use super::Received;
-use crate::model::Kind;
 
 mod batching;
 mod definitions;

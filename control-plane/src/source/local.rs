@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_objects::model::{Key, Kind, Object};
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::{Batch, Change, Received};
-use crate::model::{Key, Kind, Object};
 use directory::Directory;
 
 mod directory;

@@ -6,11 +6,10 @@
 use std::fmt;
 
 use mesh_k8s::kinds;
+use mesh_objects::convert::{self, Manifest, ObjectError, without_position};
+use mesh_objects::model::{Key, Kind, ListedKind, Name, Object};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-
-use crate::convert::{self, Manifest, ObjectError, without_position};
-use crate::model::{Key, Kind, ListedKind, Name, Object};
 
 /// A document of a manifest.
 #[derive(Debug)]

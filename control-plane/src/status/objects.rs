@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-
-use crate::model::{
+use mesh_objects::model::{
     EgressNetwork, Key, Kind, Name, Object, ParentKind, ParentRef, ReportedKind, ReportedObject,
     ReportedSpec, Server, Service,
 };
+
 use crate::source::Change;
 
 /// The objects that decide about statuses.

@@ -6,12 +6,12 @@
 //! client changed the object in the meantime.
 
 use jiff::Timestamp;
+use mesh_objects::model::{ParentKind, ParentRef, ReportedObject, ReportedTarget};
 use serde_json::{Value, json};
 
 use super::DesiredStatus;
 use super::condition::{self, Condition};
 use super::route::ParentStatus;
-use crate::model::{ParentKind, ParentRef, ReportedObject, ReportedTarget};
 
 /// The name of the writer in statuses, which Linkerd's controllers look for.
 pub(super) const CONTROLLER_NAME: &str = "linkerd.io/policy-controller";

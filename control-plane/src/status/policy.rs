@@ -1,11 +1,12 @@
 //! The status of policies: whether they have an effect.
 
+use mesh_objects::model::{
+    EgressNetwork, Name, Protocol, ReportedKind, ReportedObject, ReportedSpec, ReportedTarget,
+};
+
 use super::condition::{ACCEPTED, Condition};
 use super::objects::StatusObjects;
 use super::route::{UNSUPPORTED_VALUE, protocol};
-use crate::model::{
-    EgressNetwork, Name, Protocol, ReportedKind, ReportedObject, ReportedSpec, ReportedTarget,
-};
 
 const NO_MATCHING_TARGET: &str = "NoMatchingTarget";
 const ALREADY_EXISTS: &str = "RateLimitReasonAlreadyExists";

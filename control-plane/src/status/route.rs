@@ -4,12 +4,13 @@
 //! These are the decisions by which the index attaches routes. A route that is not accepted has no
 //! effect on the parent; a backend that is not resolved fails its share of the requests.
 
-use super::condition::{ACCEPTED, Condition, RESOLVED_REFS};
-use super::objects::{RouteRank, StatusObjects, rank};
-use crate::model::{
+use mesh_objects::model::{
     BackendKind, Name, ParentKind, ParentRef, Protocol, ReportedBackend, ReportedObject,
     ReportedRoute, Server, Service,
 };
+
+use super::condition::{ACCEPTED, Condition, RESOLVED_REFS};
+use super::objects::{RouteRank, StatusObjects, rank};
 
 /// The status of a route for one of its parents.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! The status of objects that are read from YAML.
 
-use crate::model::{Kind, Object, ReportedKind, ReportedObject};
+use mesh_objects::model::{Kind, Object, ReportedKind, ReportedObject};
+
 use crate::source::Change;
 use crate::source::manifest::{self, Document};
 

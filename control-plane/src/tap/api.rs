@@ -17,6 +17,7 @@ use mesh_api::tap_events;
 use mesh_api::tap_frames::frame;
 use mesh_api::tap_request::ERROR_HEADER;
 use mesh_core::tap::{AddressTable, TapEvent, TapRequest};
+use mesh_objects::model::ListedKind;
 use parking_lot::Mutex;
 use prost::Message;
 use rustls_pki_types::CertificateDer;
@@ -32,7 +33,6 @@ use super::observe::{WINDOW, observe};
 use super::pods::{MeshNames, TappedPod, addresses, tappable};
 use super::request::{TARGET_KINDS, TapQuery, Target, resource};
 use crate::index::Inventory;
-use crate::model::ListedKind;
 use crate::serve::parse_selector;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;

@@ -236,7 +236,7 @@ pub(super) mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
 
     use super::*;
-    use crate::model::ListedKind;
+    use mesh_objects::model::ListedKind;
 
     pub(in crate::tap) fn certificate(
         common: &str,

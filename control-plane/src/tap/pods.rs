@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use mesh_core::identity::{Identity, service_account};
 use mesh_core::labels::Labels;
 use mesh_core::tap::AddressTable;
+use mesh_objects::model::{ListedKind, ListedObject, Name, PodDetail, PodPhase, Selector};
 use tonic::Status;
 
 use super::request::TapQuery;
 use crate::index::Inventory;
-use crate::model::{ListedKind, ListedObject, Name, PodDetail, PodPhase, Selector};
 
 /// A pod whose proxy is tapped.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,9 +8,8 @@ use mesh_api::linkerd2::viz::Resource;
 use mesh_api::tap_conditions::{self, ConditionError};
 use mesh_api::tap_request::{self, PATH_PREFIX};
 use mesh_core::tap::TapFilter;
+use mesh_objects::model::ListedKind;
 use tonic::Status;
-
-use crate::model::ListedKind;
 
 /// The object whose pods are tapped.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -173,7 +173,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "control-plane/src/source/kube/table/tests.rs::invalid_object_is_reported_once_and_keeps_last_valid_version",
             ),
             local(
-                "control-plane/src/convert/egress_network.rs::networks_and_exceptions_are_bounded",
+                "mesh-objects/src/convert/egress_network.rs::networks_and_exceptions_are_bounded",
             ),
             local("mesh-proxy/src/outbound/dial.rs::loopback_endpoints_are_refused"),
             cluster("tests/e2e/validation.rs::api_server_gives_verdicts_of_validators"),

@@ -28,7 +28,7 @@ pub(crate) struct Dependency {
 /// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests
 /// or on xtask.
 #[rustfmt::skip] // a table, one row a line
-const DIRECTION: [(&str, &[&str]); 17] = [
+const DIRECTION: [(&str, &[&str]); 18] = [
     ("mesh-core", &[]),
     ("mesh-http2", &[]),
     ("mesh-runtime", &[]),
@@ -36,12 +36,13 @@ const DIRECTION: [(&str, &[&str]); 17] = [
     ("mesh-ebpf", &["mesh-ebpf-common"]),
     ("mesh-api", &["mesh-core"]),
     ("mesh-k8s", &["mesh-core"]),
+    ("mesh-objects", &["mesh-core", "mesh-k8s"]),
     ("mesh-test-support", &["mesh-api"]),
     ("mesh-local", &["mesh-core", "mesh-k8s", "mesh-runtime"]),
     ("mesh-agent", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime", "mesh-ebpf-common"]),
     ("mesh-proxy", &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"]),
-    ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime"]),
-    ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime"]),
+    ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime"]),
+    ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-local", "mesh-runtime"]),
     ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "mesh-test-support", "xtask"]),
     ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
     ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-test-support"]),
@@ -59,8 +60,8 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("aya-ebpf", &["mesh-ebpf"]),
     ("aya-log", &["mesh-agent"]),
     ("aya-log-ebpf", &["mesh-ebpf"]),
-    ("kube", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "meshctl", "mesh-tests"]),
-    ("gateway-api", &["mesh-k8s", "mesh-control-plane"]),
+    ("kube", &["mesh-k8s", "mesh-objects", "mesh-agent", "mesh-control-plane", "meshctl", "mesh-tests"]),
+    ("gateway-api", &["mesh-k8s"]),
     ("k8s-openapi", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "mesh-local", "meshctl", "mesh-tests"]),
     ("linkerd2-proxy-api", &["mesh-api"]),
     ("rustls", &["mesh-proxy", "mesh-control-plane", "meshctl", "mesh-bench", "mesh-fuzz", "mesh-test-support"]),
@@ -72,10 +73,11 @@ const CONFINED: [(&str, &[&str]); 14] = [
 
 /// External crates that a package must not name, not even for tests of its own, and why.
 #[rustfmt::skip] // a table, one row a line
-const BARRED: [(&str, &[&str], &str); 3] = [
+const BARRED: [(&str, &[&str], &str); 4] = [
     ("mesh-core", &["tokio", "hyper", "tonic", "prost", "kube", "linkerd2-proxy-api"], "mesh-core is decisions without I/O, wire or cluster types"),
     ("mesh-ebpf-common", &["tokio", "serde", "thiserror"], "mesh-ebpf-common is also compiled for the kernel"),
     ("mesh-k8s", &["tokio", "hyper"], "mesh-k8s is types and pure functions; who watches or serves does the I/O"),
+    ("mesh-objects", &["tokio", "hyper", "tonic", "prost", "linkerd2-proxy-api"], "mesh-objects is records and decisions without I/O or wire types"),
 ];
 
 /// External crates that nothing may name, and what to use.

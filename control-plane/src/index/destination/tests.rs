@@ -5,12 +5,12 @@ mod addresses;
 use std::net::SocketAddr;
 
 use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_objects::model::Kind;
 
 use super::*;
 use crate::index::fixture::{
     SERVICE, apply, delete, destination_settings, endpoint, pod, profile_key, slice,
 };
-use crate::model::Kind;
 
 fn index(text: &str) -> DestinationIndex {
     let mut index = DestinationIndex::new(destination_settings());

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
+use mesh_objects::model::Name;
+
 use super::*;
 use crate::index::fixture::{SERVICE, apply, destination_settings, endpoint, pod, slice};
-use crate::model::Name;
 use crate::source::Batch;
 
 const NODES: [&str; 5] = ["node-a", "node-b", "node-c", "node-d", "elsewhere"];

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use mesh_core::policy::inbound::{DefaultPolicy, PortProbes};
+use mesh_objects::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
 
 use super::age_order;
 use crate::index::settings::NodeProbeSource;
 use crate::index::store::{self, Store};
-use crate::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
 
 /// A pod or an ExternalWorkload.
 #[derive(Clone, Copy)]

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use mesh_objects::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentKind, ParentRef, Route};
+
 use super::parent::{ParentObject, RouteParent, accepts_routes};
 use crate::index::inbound::age_order;
 use crate::index::store;
-use crate::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentKind, ParentRef, Route};
 
 /// The routes of each kind that are accepted for a parent, the oldest first.
 pub(super) struct AttachedRoutes<'a> {

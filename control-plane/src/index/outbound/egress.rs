@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use mesh_objects::model::EgressNetwork;
+
 use crate::index::inbound::age_order;
 use crate::index::settings::PolicySettings;
 use crate::index::store::Store;
-use crate::model::EgressNetwork;
 
 /// Returns the EgressNetwork of an address for the clients of a namespace. If that namespace has
 /// any, those of the global namespace do not apply. The longest prefix wins, then the oldest

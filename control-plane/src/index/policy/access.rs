@@ -10,9 +10,10 @@ mod server_authorizations;
 mod servers;
 mod wire;
 
+use mesh_objects::model::{Name, WorkloadRef};
+
 use super::{InboundKey, PolicyIndex};
 use crate::index::fixture::{apply, pod, policy_settings};
-use crate::model::{Name, WorkloadRef};
 
 /// Checks the message about the port 3306 of the pod `web-1`, line by line.
 #[track_caller]

@@ -10,10 +10,10 @@ use mesh_core::policy::outbound::{
 use mesh_core::resilience::Queue;
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::{PathMatch, RequestHead};
+use mesh_objects::model::{Kind, Name};
 
 use super::*;
 use crate::index::fixture::{SERVICE, apply, delete, pod, policy_settings};
-use crate::model::{Kind, Name};
 
 fn index(text: &str) -> PolicyIndex {
     let mut index = PolicyIndex::new(policy_settings());

@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use mesh_core::exposition::{self, Line};
+use mesh_objects::model::Name;
 
 use super::super::query::{Family, Function, Grouping, Query};
 use super::super::vector::Sample;
@@ -11,7 +12,6 @@ use super::functions::{self, Bucket, Point};
 use super::select::Selector;
 use super::target::Target;
 use super::{INTERVAL, MAX_PROXY_SERIES, MAX_SERIES, MAX_SERIES_TEXT, RETENTION};
-use crate::model::Name;
 
 /// The series of all proxies.
 #[derive(Debug, Default)]

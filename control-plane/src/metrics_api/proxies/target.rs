@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use mesh_core::labels::workload_label;
+use mesh_objects::model::{ListedKind, ListedObject, Name, PodPhase};
 
 use crate::index::Inventory;
-use crate::model::{ListedKind, ListedObject, Name, PodPhase};
 
 /// The admin server of a pod's proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]

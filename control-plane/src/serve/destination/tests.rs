@@ -11,12 +11,12 @@ use mesh_api::proto::destination::{
 };
 use mesh_api::proto::http_types::{HttpMethod, http_method};
 use mesh_api::proto::meta::{Metadata, metadata};
+use mesh_objects::model::Kind;
 use mesh_runtime::metrics::Registry;
 use tonic::Code;
 
 use super::*;
 use crate::index::fixture::{apply, delete, destination_settings, pod};
-use crate::model::Kind;
 use crate::serve::grpc::decode;
 use crate::source::{Batch, Change};
 

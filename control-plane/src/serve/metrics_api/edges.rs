@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use mesh_api::linkerd2::viz::{Edge, EdgesRequest};
+use mesh_objects::model::{ListedKind, ListedObject, Name, PodPhase};
 
 use super::resource::{Target, TargetKind};
 use crate::index::Inventory;
 use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample};
-use crate::model::{ListedKind, ListedObject, Name, PodPhase};
 
 pub(super) fn parse(request: &EdgesRequest) -> Result<Target, String> {
     let selector = request.selector.as_ref();

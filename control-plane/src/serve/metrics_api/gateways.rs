@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use mesh_api::linkerd2::viz::GatewaysRequest;
 use mesh_api::linkerd2::viz::gateways_table::Row;
+use mesh_objects::model::ListedKind;
 
 use super::samples::{Measure, Measurement, Metric, latency_queries};
 use crate::index::Inventory;
 use crate::metrics_api::{Family, Grouping, Matchers, TimeWindow};
-use crate::model::ListedKind;
 
 /// The labels of mirrored Services.
 const MIRRORED_SERVICE: &str = "mirror.linkerd.io/mirrored-service";

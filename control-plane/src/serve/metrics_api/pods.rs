@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mesh_api::linkerd2::Duration as ProtoDuration;
 use mesh_api::linkerd2::viz::pod::Owner as ProtoOwner;
 use mesh_api::linkerd2::viz::{ListPodsRequest, Pod, Resource};
+use mesh_objects::model::{ListedKind, Name, OwnerRef, Selector};
 
 use super::resource::parse_selector;
 use crate::index::{Inventory, Selection};
 use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample};
-use crate::model::{ListedKind, Name, OwnerRef, Selector};
 
 /// A valid request.
 #[derive(Clone, Debug)]

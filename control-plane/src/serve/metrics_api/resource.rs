@@ -6,9 +6,9 @@
 use mesh_api::linkerd2::viz;
 use mesh_core::labels::workload_label;
 use mesh_k8s::select;
+use mesh_objects::model::{ListedKind, Selector};
 
 use crate::metrics_api::{Grouping, Matchers};
-use crate::model::{ListedKind, Selector};
 
 /// What a request is about. An empty namespace or name means all.
 #[derive(Clone, Debug, PartialEq, Eq)]

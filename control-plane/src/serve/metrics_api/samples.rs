@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use mesh_api::linkerd2::viz::{BasicStats, Resource, ServerStats, TcpStats};
+use mesh_objects::model::Name;
 
 use crate::metrics_api::{Family, Grouping, Matchers, QUANTILES, Query, Sample, TimeWindow};
-use crate::model::Name;
 
 /// What a query measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

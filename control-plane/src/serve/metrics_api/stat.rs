@@ -16,6 +16,7 @@ use mesh_api::linkerd2::viz::stat_table::{PodGroup, Table};
 use mesh_api::linkerd2::viz::{
     BasicStats, PodErrors, StatSummaryRequest, StatTable, TrafficSplitStats,
 };
+use mesh_objects::model::{ListedKind, ListedObject, Name, ProfileDetail, Selector};
 
 use super::resource::{ALL, ALL_KINDS, Target, TargetKind, parse_selector};
 use super::samples::{
@@ -23,7 +24,6 @@ use super::samples::{
 };
 use crate::index::PodCounts;
 use crate::metrics_api::{Grouping, Matchers, TimeWindow, quote_regex};
-use crate::model::{ListedKind, ListedObject, Name, ProfileDetail, Selector};
 
 /// A valid request.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use mesh_api::linkerd2::viz::ResourceSelection;
 use mesh_api::linkerd2::viz::stat_table::Table;
+use mesh_objects::model::{Detail, Labels, Object, OwnerRef, PodDetail, PodPhase};
 use mesh_runtime::metrics::Registry;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -14,7 +15,6 @@ use tonic::Code;
 
 use super::*;
 use crate::metrics_api::{PrometheusClient, ProxyMetrics};
-use crate::model::{Detail, Labels, Object, OwnerRef, PodDetail, PodPhase};
 use crate::source::Change;
 
 const DEPLOYMENTS: usize = 200;

@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use mesh_objects::model::{Key, Kind, Object};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::watch::WatchMessage;
-use crate::model::{Key, Kind, Object};
 use crate::source::{Batch, Change, Received};
 
 /// How long a batch collects changes after the first one. Enough for the events of one operation of

@@ -9,10 +9,10 @@ use futures_util::StreamExt as _;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
+use mesh_objects::model::{Kind, ListedKind};
 use tokio::sync::watch;
 
 use crate::cluster::{self, Backoff};
-use crate::model::{Kind, ListedKind};
 
 /// Notifies `changed` of each change of a relevant definition.
 pub(super) async fn watch_definitions(client: Client, changed: watch::Sender<()>) {

@@ -3,8 +3,7 @@
 use kube::core::{ApiResource, GroupVersionKind};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use mesh_core::rights::{self, Right};
-
-use crate::model::{Kind, ListedKind, ReportedKind};
+use mesh_objects::model::{Kind, ListedKind, ReportedKind};
 
 /// A kind that a controller watches.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! The metrics of watches.
 
+use mesh_objects::model::Kind;
 use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
-
-use crate::model::Kind;
 
 /// The metric families of all kinds.
 pub(super) struct Metrics {

@@ -85,8 +85,8 @@ mod tests {
     use super::super::KubeSource;
     use super::super::kinds::{self, WatchedKind};
     use super::*;
-    use crate::model::Kind;
     use crate::source::{Change, Received};
+    use mesh_objects::model::Kind;
 
     /// An API server that serves Services. Watches get no events, as those of an older state do.
     #[derive(Clone)]

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use mesh_k8s::kinds::ObjectMeta;
+use mesh_objects::convert::{self, Json, ObjectError, name};
+use mesh_objects::model::{Key, Kind, Name, Object};
 
 use super::received::Received;
-use crate::convert::{self, Json, ObjectError, name};
-use crate::model::{Key, Kind, Name, Object};
 use crate::source::Change;
 
 pub(super) struct Table {

@@ -7,6 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta, TypeMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use mesh_objects::model::Kind;
 use tokio::sync::{mpsc, watch as latest};
 
 use super::kinds::WatchedKind;
@@ -15,7 +16,6 @@ use super::received::{RawObject, Received};
 use super::served;
 use super::table::{InvalidObject, Table};
 use crate::cluster::{Backoff, explain, requires_new_watch, watch_error};
-use crate::model::Kind;
 use crate::source::Change;
 
 /// A report of a watch.

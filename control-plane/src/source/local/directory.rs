@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use crate::model::{Key, Kind, Object};
+use mesh_objects::model::{Key, Kind, Object};
+
 use crate::source::manifest::{self, Document, InvalidDocument};
 
 #[derive(Debug)]

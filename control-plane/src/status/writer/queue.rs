@@ -50,7 +50,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Name, ReportedKind};
+    use mesh_objects::model::{Name, ReportedKind};
 
     fn key(number: usize) -> ReportedKey {
         ReportedKey {

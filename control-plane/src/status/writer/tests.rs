@@ -1,5 +1,7 @@
 //! The writer and an API server in memory, on a paused clock.
 
+use mesh_objects::convert::{self, Json};
+use mesh_objects::model::{Kind, ReportedKind};
 use mesh_runtime::drain::{Drain, Outcome as DrainOutcome};
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -7,8 +9,6 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::cluster::{Fault, LeaseSettings, LeaseTask, ScriptedApi};
-use crate::convert::{self, Json};
-use crate::model::{Kind, ReportedKind};
 use crate::source::Change;
 
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/";

@@ -1,9 +1,10 @@
 //! Ports that no Server selects: protocol, default policy and probes.
 
+use mesh_objects::model::{Name, WorkloadRef};
+
 use super::{check, check_port, check_workload, lines, message, web};
 use crate::index::PolicyIndex;
 use crate::index::fixture::{apply, policy_settings};
-use crate::model::{Name, WorkloadRef};
 
 const ALL: &str = "
     server default/all-unauthenticated

@@ -1,10 +1,11 @@
 //! The kubelet's requests: what they authorize beside the policy of their port.
 
+use mesh_objects::model::{Name, WorkloadRef};
+
 use super::{check_port, lines, message, object};
 use crate::index::PolicyIndex;
 use crate::index::fixture::{apply, policy_settings};
 use crate::index::settings::NodeProbeSource;
-use crate::model::{Name, WorkloadRef};
 
 /// A pod with the default policy `deny`, two addresses of its node, and these fields of a container
 /// with the ports 8080 (`http`) and 9090.

@@ -1,8 +1,9 @@
 //! ServerAuthorizations: their Servers and their clients.
 
+use mesh_objects::model::Kind;
+
 use super::{DB, check, object, server, web};
 use crate::index::fixture;
-use crate::model::Kind;
 use crate::source::manifest::{self, Document};
 
 /// Checks the message about `db` with a ServerAuthorization.

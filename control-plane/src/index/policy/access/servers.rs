@@ -1,9 +1,10 @@
 //! Servers: which ports each selects, its protocol and its access policy.
 
+use mesh_objects::model::{Kind, Name, WorkloadRef};
+
 use super::{DB, check, check_port, check_workload, object, server, web};
 use crate::index::fixture::{apply, policy_settings};
 use crate::index::{InboundKey, PolicyIndex};
-use crate::model::{Kind, Name, WorkloadRef};
 
 /// The message about a port that no Server selects.
 const NONE: &str = "

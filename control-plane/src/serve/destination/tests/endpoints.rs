@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use mesh_api::destination::endpoint_update;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
+use mesh_objects::model::Name;
 use tokio::sync::watch;
 
 use super::*;
-use crate::model::Name;
 use crate::source::Received;
 
 const NODES: &str = "---

@@ -2,11 +2,11 @@
 
 use mesh_api::linkerd2::viz;
 use mesh_api::linkerd2::viz::ResourceSelection;
+use mesh_objects::model::Detail;
 
 use super::super::samples::Metric;
 use super::*;
 use crate::metrics_api::Sample;
-use crate::model::Detail;
 
 fn resource(kind: &str, namespace: &str, name: &str) -> viz::Resource {
     viz::Resource {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use mesh_objects::model::{Name, Node, OwnedObject};
+
 use super::*;
-use crate::model::{Name, Node, OwnedObject};
 
 fn node(name: &str, zone: &str) -> Object {
     Object::Node(Arc::new(Node {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Manifest;
 
 /// An object as JSON.
-pub(crate) struct Json(pub(crate) Value);
+pub struct Json(pub Value);
 
 impl Manifest for Json {
     type Error = String;
@@ -27,7 +27,7 @@ fn field_and_problem<T: DeserializeOwned>(json: &Value, error: &serde_json::Erro
 
 /// Formats an error without its trailing "at line 3 column 4", which refers to the document and not
 /// to the file.
-pub(crate) fn without_position(error: &serde_norway::Error) -> String {
+pub fn without_position(error: &serde_norway::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         Some(end) => text[..end].to_owned(),

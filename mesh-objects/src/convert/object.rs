@@ -14,7 +14,7 @@ use crate::model::{Kind, ListedKind, Object};
 
 /// Why an object is invalid: it cannot be deserialized as its kind, or not converted.
 #[derive(Debug)]
-pub(crate) enum ObjectError<E> {
+pub enum ObjectError<E> {
     Read(E),
     Convert(ConvertError),
 }
@@ -25,10 +25,7 @@ impl<E> From<ConvertError> for ObjectError<E> {
     }
 }
 
-pub(crate) fn object<M: Manifest>(
-    kind: Kind,
-    manifest: &M,
-) -> Result<Object, ObjectError<M::Error>> {
+pub fn object<M: Manifest>(kind: Kind, manifest: &M) -> Result<Object, ObjectError<M::Error>> {
     Ok(match kind {
         Kind::Pod => Object::Pod(pod(&read(manifest)?).into()),
         Kind::Node => Object::Node(node(&read(manifest)?).into()),

@@ -45,7 +45,7 @@ mod server_authorization;
 mod server_route;
 mod service;
 
-pub(crate) use self::{
+pub use self::{
     json::{Json, without_position},
     manifest::Manifest,
     object::{ObjectError, object},
@@ -54,9 +54,9 @@ pub(crate) use self::{
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub(crate) struct ConvertError {
-    pub(crate) field: String,
-    pub(crate) problem: String,
+pub struct ConvertError {
+    pub field: String,
+    pub problem: String,
 }
 
 impl ConvertError {
@@ -97,7 +97,7 @@ fn convert_all<P, T>(
     values.iter().flatten().enumerate().map(convert).collect()
 }
 
-pub(crate) fn name(meta: &ObjectMeta) -> Name {
+pub fn name(meta: &ObjectMeta) -> Name {
     Name::new(
         meta.namespace.as_deref().unwrap_or_default(),
         meta.name.as_deref().unwrap_or_default(),

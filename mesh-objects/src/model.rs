@@ -1,8 +1,7 @@
 //! The records of the cluster's objects, without Kubernetes structs and wire types.
 //!
-//! The [source](crate::source) creates records with [`convert`](crate::convert), the
-//! [index](crate::index) stores them. Texts of objects (annotations, port lists, durations) are
-//! already parsed in records, so that code that uses them has no parse errors.
+//! [`convert`](crate::convert) creates records. Texts of objects (annotations, port lists,
+//! durations) are already parsed in records, so that code that uses them has no parse errors.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,0 +1,8 @@
+//! The objects that decide about traffic, as the mesh understands them.
+//!
+//! [`convert`] reads an object from YAML or JSON and returns its record; [`model`] has the records.
+//! The controllers and the command line read objects only through this package, so that an object
+//! means the same to both. There is no I/O here.
+
+pub mod convert;
+pub mod model;
