@@ -1,6 +1,6 @@
-//! Clients of the daemons over an established stream: HTTP, TLS and the control-plane API.
+//! Protocols over an established connection: HTTP, TLS, gRPC, and the APIs of the viz extension.
 
-pub(crate) mod controllers;
+pub(crate) mod connection;
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod metrics_api;

@@ -7,6 +7,7 @@ pub(crate) mod error;
 mod forward;
 pub(crate) mod json;
 pub(crate) mod service;
+pub(crate) mod tap;
 mod viz;
 
 use std::fmt::Debug;
@@ -23,8 +24,7 @@ use serde::de::DeserializeOwned;
 
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::pod::MeshPod;
-use crate::mesh::scope::Scope;
+use crate::target::{MeshPod, Scope};
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,

@@ -15,6 +15,7 @@ mod mesh;
 mod node;
 mod output;
 mod stop;
+mod target;
 
 use std::process::ExitCode;
 

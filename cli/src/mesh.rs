@@ -2,29 +2,21 @@
 //! list pods and connect to their ports through [`Mesh`]. Operations that only one kind supports
 //! (files of a node, objects of a cluster) are methods of [`Node`] and [`Cluster`].
 
-pub(crate) mod agent;
 pub(crate) mod agent_process;
-pub(crate) mod connection;
-pub(crate) mod pod;
-pub(crate) mod resource;
-pub(crate) mod scope;
+pub(crate) mod controllers;
 mod selection;
+pub(crate) mod tap;
 
 use mesh_k8s::values::Values;
 
 use self::selection::{Selection, SelectionInputs};
+use crate::clients::connection::Connection;
 use crate::cluster::Cluster;
 use crate::exit::Failure;
 use crate::global::{CONTROL_NAMESPACE, Global};
 use crate::node::Node;
 use crate::output;
-
-pub(crate) use self::{
-    agent::AgentReport,
-    connection::{Connection, Io},
-    pod::MeshPod,
-    scope::Scope,
-};
+use crate::target::{AgentReport, MeshPod, Scope, pod};
 
 pub(crate) enum Mesh {
     Local(Node),

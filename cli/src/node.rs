@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod api_server;
+pub(crate) mod tap;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,10 +19,9 @@ use serde::de::DeserializeOwned;
 use serde_norway::Value;
 use tokio::net::TcpStream;
 
+use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::mesh::agent::AgentReport;
-use crate::mesh::connection::Connection;
-use crate::mesh::pod::MeshPod;
+use crate::target::{AgentReport, MeshPod};
 
 #[derive(Clone)]
 pub(crate) struct Node {

@@ -20,7 +20,7 @@ use super::{
     AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
     count, fix, versions, webhook,
 };
-use crate::mesh::Scope;
+use crate::target::Scope;
 
 pub(super) const APPLIES: fn(&Facts) -> bool = |facts| match facts.environment {
     Environment::Machine => false,

@@ -24,7 +24,7 @@ pub(crate) use self::viz::{SelfCheck, Viz};
 use crate::analyze::kinds::POLICIES;
 use crate::analyze::{self, Finding};
 use crate::cluster::agent;
-use crate::mesh::Scope;
+use crate::target::Scope;
 
 /// A fact, or why it could not be determined.
 pub(crate) type Fact<T> = Result<T, String>;

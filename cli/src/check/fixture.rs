@@ -26,7 +26,7 @@ use super::facts::{
 use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_BUNDLE, TRUST_NUMBER, TRUST_ROOTS};
 use super::webhook::validators;
 use crate::analyze::kinds::WORKLOADS;
-use crate::mesh::Scope;
+use crate::target::Scope;
 
 /// 2026-01-01, the current time of the fixture.
 pub(super) const NOW: u64 = 1_767_225_600;

@@ -17,7 +17,8 @@ use super::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use super::webhook;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
+use crate::target::Scope;
 
 /// Gathers the facts that the checks of the mode use.
 pub(crate) async fn facts(mesh: Option<&Mesh>, mode: Mode, scope: Scope) -> Facts {

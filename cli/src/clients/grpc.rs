@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
 use mesh_api::grpc::{Channel, Endpoint};
 
-use crate::mesh::connection::Connection;
+use crate::clients::connection::Connection;
 
 /// A peer that has gone without closing its connection, as the pod of a removed network namespace,
 /// is noticed within the sum of both.

@@ -7,8 +7,10 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 
+use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::mesh::{Connection, Mesh, MeshPod};
+use crate::mesh::Mesh;
+use crate::target::MeshPod;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +105,7 @@ pub(crate) async fn get(
 }
 
 async fn exchange(
-    io: Box<dyn crate::mesh::Io>,
+    io: Box<dyn crate::clients::connection::Io>,
     host: &str,
     path: &str,
 ) -> anyhow::Result<(http::StatusCode, String)> {

@@ -19,8 +19,8 @@ use tokio::net::TcpStream;
 use tonic::Status;
 
 use super::grpc;
+use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::mesh::connection::Connection;
 
 pub(crate) use self::request::{Peer, StatQuery, Target, TimeWindow};
 #[cfg(test)]

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 
 use super::http::{Get, get_any_status};
+use crate::clients::connection::Connection;
 use crate::cluster::Cluster;
 use crate::cluster::service::PodPort;
 use crate::exit::Failure;
-use crate::mesh::connection::Connection;
 
 pub(crate) const PORT: u16 = 9090;
 

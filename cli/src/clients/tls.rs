@@ -20,8 +20,8 @@ use tokio_rustls::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
+use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::mesh::connection::Connection;
 
 pub(crate) use self::client::{CertificateRequest, TlsClient};
 

@@ -9,10 +9,10 @@ use mesh_k8s::select;
 use serde::de::DeserializeOwned;
 
 use super::{Cluster, error};
+use crate::clients::connection::Connection;
 use crate::clients::{self, http};
 use crate::exit::Failure;
-use crate::mesh::agent::AgentReport;
-use crate::mesh::connection::Connection;
+use crate::target::AgentReport;
 
 /// The name of the agent's DaemonSet and container.
 pub(crate) const NAME: &str = "mesh-agent";

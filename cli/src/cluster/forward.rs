@@ -9,8 +9,8 @@ use kube::Api;
 use mesh_k8s::kinds::Pod;
 
 use super::{Cluster, error};
+use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::mesh::connection::Connection;
 
 /// API server, kubelet and container runtime add one hop each; a healthy cluster takes tens of
 /// milliseconds.

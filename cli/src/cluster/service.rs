@@ -10,7 +10,7 @@ use mesh_k8s::select;
 
 use super::{Cluster, error};
 use crate::exit::Failure;
-use crate::mesh::scope::Scope;
+use crate::target::Scope;
 
 /// A port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

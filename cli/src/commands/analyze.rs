@@ -9,10 +9,11 @@ use crate::analyze::kinds::{POLICIES, REFERENTS, WORKLOADS};
 use crate::analyze::{Finding, Objects, analyze};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
 use crate::node::Node;
 use crate::output::table::Table;
 use crate::output::{self, Format, count, manifests};
+use crate::target::Scope;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

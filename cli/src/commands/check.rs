@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use crate::check::{self, CategoryReport, Mode, Report, explain, gather};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
 use crate::output;
 use crate::output::progress::Progress;
 use crate::output::style::Mark;
+use crate::target::Scope;
 
 const EXAMPLES: &str = "\
 Examples:

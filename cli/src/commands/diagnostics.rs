@@ -11,9 +11,9 @@ mod sysdump;
 
 use clap::Subcommand;
 
-use crate::clients::controllers::QueryContext;
 use crate::global::Global;
 use crate::mesh::Mesh;
+use crate::mesh::controllers::QueryContext;
 
 pub(crate) use self::metrics::find_pods;
 

@@ -10,8 +10,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::clients::tls;
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::{Mesh, MeshPod};
+use crate::mesh::Mesh;
 use crate::output::{self, Format, count};
+use crate::target::MeshPod;
 
 const EXAMPLES: &str = "\
 Examples:

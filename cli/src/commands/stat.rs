@@ -10,12 +10,13 @@ use mesh_core::exposition;
 use serde::Serialize;
 
 use self::workload::{Counters, WorkloadStats};
-use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http};
 use crate::global::Global;
-use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::mesh::Mesh;
+use crate::mesh::controllers::ADMIN_PORTS;
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
+use crate::target::{MeshPod, Scope};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,11 +13,12 @@ use crate::check::facts::proxy_container;
 use crate::check::{self, CategoryReport, Facts, Mode, gather};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
 use crate::output::progress::Progress;
 use crate::output::style::Mark;
 use crate::output::table::Table;
 use crate::output::{self, Format};
+use crate::target::Scope;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,9 +8,9 @@ use crate::cluster::{Cluster, error};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::install::{inventory, manifest, preflight};
-use crate::mesh::Scope;
 use crate::output;
 use crate::output::manifests::ManifestFormat;
+use crate::target::Scope;
 
 const EXAMPLES: &str = "\
 Examples:

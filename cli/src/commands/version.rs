@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::global::Global;
-use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::mesh::Mesh;
 use crate::output::{self, Format};
+use crate::target::{MeshPod, Scope};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::Node;
-use crate::clients::tap::Observer;
+use crate::node::tap::Observer;
 
 mod objects;
 mod tap;

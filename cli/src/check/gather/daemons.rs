@@ -7,9 +7,10 @@ use mesh_k8s::pod::PROXY_CONTAINER;
 use super::super::control_plane::{self, COMPONENTS};
 use super::super::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
 use super::super::webhook;
-use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http, tls};
-use crate::mesh::{Mesh, MeshPod};
+use crate::mesh::Mesh;
+use crate::mesh::controllers::ADMIN_PORTS;
+use crate::target::MeshPod;
 
 /// The port at which the API server calls the injector.
 const WEBHOOK_PORT: u16 = 8443;

@@ -16,7 +16,7 @@ use crate::analyze::kinds::{Kind, POLICIES, WORKLOADS};
 use crate::clients;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
-use crate::mesh::Scope;
+use crate::target::Scope;
 
 /// The API groups that the mesh uses.
 const GROUPS: [&str; 4] = [

@@ -14,7 +14,7 @@ use super::edits::{
     policy, pre, present, remove_pods, send_reports, served, set_container, set_events,
     set_scheduled, set_value, status, stranger, trust_old_anchors,
 };
-use crate::mesh::Scope;
+use crate::target::Scope;
 
 /// A fault: the change of a healthy cluster, the check that must report it and a part of the
 /// message.

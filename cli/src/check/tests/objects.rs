@@ -16,7 +16,7 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
-use crate::mesh::Scope;
+use crate::target::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
     check("issuer-may-sign").fails("lack CA:TRUE", |facts| {

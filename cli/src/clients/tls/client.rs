@@ -11,8 +11,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, Server
 use tokio_rustls::rustls::{self, ClientConfig, ConfigBuilder, RootCertStore};
 
 use super::HANDSHAKE_TIMEOUT;
+use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::mesh::connection::Connection;
 
 /// A new key and the request for its certificate. The key does not leave this process.
 pub(crate) struct CertificateRequest {

@@ -4,8 +4,7 @@ use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint};
 use serde::Serialize;
 
 use super::QuerySource;
-use crate::clients::controllers;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, controllers};
 use crate::output::table::Table;
 use crate::output::{self, Format};
 

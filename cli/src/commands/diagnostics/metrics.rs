@@ -1,12 +1,13 @@
 //! `meshctl diagnostics proxy-metrics` and `controller-metrics`.
 
-use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::resource::{ResourceKind, WORKLOADS};
-use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::mesh::Mesh;
+use crate::mesh::controllers::ADMIN_PORTS;
 use crate::output;
+use crate::target::resource::{ResourceKind, WORKLOADS};
+use crate::target::{MeshPod, Scope};
 
 const PROXY_METRICS_EXAMPLES: &str = "\
 Examples:

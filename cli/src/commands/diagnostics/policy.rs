@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use mesh_core::policy::outbound::Target;
 
 use super::{QuerySource, precedence};
-use crate::clients::controllers;
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, controllers};
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
 

@@ -9,8 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::QuerySource;
-use crate::clients::controllers;
-use crate::mesh::Mesh;
+use crate::mesh::{Mesh, controllers};
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
 

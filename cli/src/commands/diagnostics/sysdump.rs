@@ -16,8 +16,9 @@ use serde::Serialize;
 
 use crate::check::{self, Mode, gather};
 use crate::global::Global;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
 use crate::output;
+use crate::target::Scope;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -20,9 +20,9 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use super::{NodeSelector, find};
-use crate::clients::controllers;
 use crate::exit::Failure;
 use crate::global::Global;
+use crate::mesh::controllers;
 use crate::node::api_server::ApiServer;
 use crate::node::{Node, failed};
 use crate::output::browser::{self, Show};

@@ -7,10 +7,10 @@ use super::{TableFormat, resources};
 use crate::clients::metrics_api::Edge;
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::resource::{Resource, ResourceKind, WORKLOADS};
 use crate::output;
 use crate::output::style::Mark;
 use crate::output::table::Table;
+use crate::target::resource::{Resource, ResourceKind, WORKLOADS};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

@@ -4,11 +4,11 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use crate::clients::tap::TapState;
 use crate::cluster::error;
 use crate::global::Global;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
 use crate::output;
+use crate::target::{Scope, TapState};
 
 /// The lists in their order, each with its heading.
 const LISTS: [(TapState, &str); 3] = [

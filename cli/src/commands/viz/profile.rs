@@ -8,13 +8,14 @@ use mesh_core::units::parse_duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use crate::clients::tap::{TapQuery, TapStream};
+use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::mesh::resource::Resource;
+use crate::mesh::tap::TapStream;
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
+use crate::target::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

@@ -3,8 +3,8 @@
 use crate::clients::metrics_api::{Target, TimeWindow};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::Scope;
-use crate::mesh::resource::{Resource, ResourceKind};
+use crate::target::Scope;
+use crate::target::resource::{Resource, ResourceKind};
 
 /// The flags of commands about a time window.
 #[derive(Debug, clap::Args)]

@@ -10,9 +10,9 @@ use super::resources::{self, Window};
 use super::source::{Extension, Source};
 use crate::clients::metrics_api::{Peer, RouteRow, RouteTable, StatQuery};
 use crate::global::Global;
-use crate::mesh::resource::Resource;
 use crate::output::table::Table;
 use crate::output::{self, printable};
+use crate::target::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

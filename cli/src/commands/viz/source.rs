@@ -10,8 +10,9 @@ use crate::cluster::Cluster;
 use crate::cluster::service::PodPort;
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
 use crate::node::Node;
+use crate::target::Scope;
 
 /// The flags of every command.
 #[derive(Debug, clap::Args)]

@@ -11,8 +11,8 @@ use super::source::{Extension, Source};
 use crate::clients::metrics_api::{Peer, StatQuery, StatRow};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::Scope;
-use crate::mesh::resource::{Resource, ResourceKind};
+use crate::target::Scope;
+use crate::target::resource::{Resource, ResourceKind};
 use crate::{clients, output};
 
 #[derive(Debug, clap::Args)]

@@ -6,9 +6,9 @@ mod line;
 
 use clap::ValueEnum;
 
-use crate::clients::tap::TapStream;
 use crate::global::Global;
 use crate::mesh::Mesh;
+use crate::mesh::tap::TapStream;
 use crate::output;
 
 pub(super) use self::filter::Filter;

@@ -8,8 +8,8 @@ use crate::clients::metrics_api::{Target, TimeWindow};
 use crate::clients::prometheus_api::{Prometheus, Sample};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::resource::{Resource, ResourceKind};
 use crate::output::Format;
+use crate::target::resource::{Resource, ResourceKind};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TrafficArgs {
@@ -217,7 +217,7 @@ pub(super) fn route_type(sample: &Sample) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::mesh::Scope;
+    use crate::target::Scope;
 
     pub(in crate::commands::viz) fn sample(labels: &[(&str, &str)], value: f64) -> Sample {
         let labels = labels

@@ -20,7 +20,8 @@ use super::facts::{Connection, Enrolment, Exchange, Fact, Facts, Place, RequestL
 use super::question::Question;
 use super::report::is_through_proxy;
 use crate::global::Global;
-use crate::mesh::{Mesh, MeshPod};
+use crate::mesh::Mesh;
+use crate::target::MeshPod;
 
 /// Maximum number of requests until the proxies have reported one: a tap may begin later than its
 /// source tells.

@@ -15,7 +15,8 @@ use mesh_api::{tap_events, tap_frames};
 use prost::Message as _;
 
 use super::{Body, full, refused};
-use crate::clients::tap::{LocalEvents, Observer, TapQuery};
+use crate::clients::tap::TapQuery;
+use crate::node::tap::{LocalEvents, Observer};
 
 /// A request has some names and conditions; the tap API has the same limit.
 const MAX_REQUEST: usize = 64 << 10;

@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::Dump;
 use crate::check::gather;
-use crate::clients::controllers::ADMIN_PORTS;
 use crate::clients::{self, http};
 use crate::cluster::{Cluster, Namespaced, error};
-use crate::mesh::{Mesh, Scope};
+use crate::mesh::Mesh;
+use crate::mesh::controllers::ADMIN_PORTS;
+use crate::target::Scope;
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
     let mut all = vec![cluster.control_namespace.clone()];

@@ -2,9 +2,9 @@
 
 use super::super::cells::{REQUESTS, request_cells};
 use crate::clients::metrics_api::StatRow;
-use crate::mesh::resource::ResourceKind;
 use crate::output::table::Table;
 use crate::output::{figures, printable};
+use crate::target::resource::ResourceKind;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {

@@ -6,7 +6,7 @@ use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::mesh::resource::Resource;
+use crate::target::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 pub(in crate::commands::viz) struct Filter {

@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::super::facts::{Connection, Exchange, RequestLine, Target};
 use super::exchange;
+use crate::mesh::Mesh;
 use crate::mesh::agent_process::AgentProcess;
-use crate::mesh::{Mesh, MeshPod};
+use crate::target::MeshPod;
 
 pub(super) struct Attempt<'a> {
     pub(super) mesh: &'a Mesh,

@@ -10,9 +10,10 @@ use mesh_core::policy::outbound::Target as PolicyTarget;
 use mesh_k8s::values::Values;
 
 use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
-use crate::clients::controllers::{self, QueryContext};
 use crate::clients::http;
-use crate::mesh::{Mesh, MeshPod};
+use crate::mesh::Mesh;
+use crate::mesh::controllers::{self, QueryContext};
+use crate::target::MeshPod;
 
 pub(super) async fn read(
     mesh: &Mesh,

@@ -15,10 +15,12 @@ use super::super::facts::{Connection, Exchange, Fact, Facts, TappedRequest, Tapp
 use super::candidate::Candidate;
 use super::exchange::MARKER;
 use super::{OF_CLIENT, OF_SERVER, workload};
-use crate::clients::tap::{TapQuery, TapStream, Taps};
+use crate::clients::tap::TapQuery;
+use crate::mesh::Mesh;
 use crate::mesh::agent_process::{AgentProcess, next_line};
-use crate::mesh::resource::{Resource, ResourceKind};
-use crate::mesh::{Mesh, MeshPod};
+use crate::mesh::tap::{TapStream, Taps};
+use crate::target::MeshPod;
+use crate::target::resource::{Resource, ResourceKind};
 
 /// What one observer has seen. The lock protects the list: the observer appends, the command reads.
 type Seen<T> = Arc<Mutex<Vec<T>>>;

@@ -9,8 +9,8 @@ use super::super::report::{dialled_by_proxy, is_arrival};
 use super::candidate::{Candidate, of_labels};
 use super::observers::Observers;
 use super::workload;
-use crate::clients::controllers::{self, QueryContext};
 use crate::mesh::Mesh;
+use crate::mesh::controllers::{self, QueryContext};
 
 pub(super) async fn read(
     mesh: &Mesh,

@@ -8,9 +8,9 @@ use mesh_k8s::values::Values;
 
 use super::super::facts::{Target, Workload};
 use super::super::question::{Host, PortName, TargetName};
-use crate::clients::controllers::{self, QueryContext};
 use crate::exit::Failure;
 use crate::mesh::Mesh;
+use crate::mesh::controllers::{self, QueryContext};
 
 /// The port of a URL without one.
 const DEFAULT_PORT: u16 = 80;

@@ -15,9 +15,10 @@ use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_core::profile::Profile;
 use tokio_stream::StreamExt;
 
-use super::grpc;
+use super::Mesh;
+use crate::clients::grpc;
 use crate::exit::Failure;
-use crate::mesh::{Mesh, MeshPod, Scope};
+use crate::target::{MeshPod, Scope};
 
 const DESTINATION_PORT: u16 = 8086;
 pub(crate) const POLICY_PORT: u16 = 8090;

@@ -10,12 +10,12 @@ use mesh_local::client;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::super::{Node, failed};
 use crate::clients::grpc;
 use crate::clients::tls::{CertificateRequest, TlsClient};
 use crate::exit::Failure;
 use crate::global::CONTROL_NAMESPACE;
-use crate::mesh::MeshPod;
-use crate::node::{Node, failed};
+use crate::target::MeshPod;
 
 /// Connects as the observer of a node.
 pub(crate) struct Observer {

@@ -15,12 +15,12 @@ use mesh_api::tap_request::ERROR_HEADER;
 use mesh_core::tap::TapEvent;
 use prost::Message as _;
 
-use super::request::TapQuery;
-use crate::cluster::{Cluster, error};
+use super::{Cluster, error};
+use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
 
 /// The events of one tap.
-pub(super) struct ApiEvents {
+pub(crate) struct ApiEvents {
     body: Body,
     frames: Frames,
 }
@@ -34,7 +34,7 @@ const MAX_ERROR: usize = 64 << 10;
 
 impl ApiEvents {
     /// Starts a tap.
-    pub(super) async fn start(cluster: &Cluster, query: &TapQuery) -> anyhow::Result<Self> {
+    pub(crate) async fn start(cluster: &Cluster, query: &TapQuery) -> anyhow::Result<Self> {
         let request = Request::post(query.path())
             .header(http::header::CONTENT_TYPE, "application/octet-stream")
             .body(Body::from(query.to_message().encode_to_vec()))
@@ -57,7 +57,7 @@ impl ApiEvents {
 
     /// Returns the next event, or `None` when the tap has ended. Events that this version does not
     /// understand are left out.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Option<TapEvent>> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<TapEvent>> {
         loop {
             while let Some(frame) = self.frames.next_frame()? {
                 let message = Message::decode(frame).context("an event of the tap is invalid")?;

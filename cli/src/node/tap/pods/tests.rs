@@ -1,6 +1,6 @@
 //! Selections from the objects of a node.
 
-use crate::mesh::resource::Resource;
+use crate::target::resource::Resource;
 
 use super::*;
 

@@ -13,8 +13,8 @@ use tonic::{Code, Status};
 
 use super::observer::Observer;
 use super::pods::TappedPod;
+use crate::clients::connection::Connection;
 use crate::clients::grpc;
-use crate::mesh::connection::Connection;
 
 /// The time of the requests that a limit is about.
 const WINDOW: Duration = Duration::from_secs(1);

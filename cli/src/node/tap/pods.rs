@@ -12,10 +12,11 @@ use mesh_k8s::pod::ports;
 use mesh_k8s::values::Values;
 use mesh_k8s::{pod, select};
 
-use crate::clients::tap::{TapQuery, TapState};
+use super::super::Node;
+use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
-use crate::mesh::resource::ResourceKind;
-use crate::node::Node;
+use crate::target::TapState;
+use crate::target::resource::ResourceKind;
 
 /// A pod whose proxy is tapped.
 #[derive(Clone, Debug, PartialEq, Eq)]

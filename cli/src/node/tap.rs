@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::pods::Objects;
-use super::request::TapQuery;
+use crate::clients::tap::TapQuery;
 
 pub(crate) use self::observer::Observer;
 
