@@ -1,11 +1,9 @@
-//! Exit codes, and the error output of failed commands. 0 success; 1 negative result or failed
+//! Exit codes of commands, which `main` reports. 0 success; 1 negative result or failed
 //! operation; 2 unexpected error; 64 wrong usage; 65 invalid input; 69 the node, the API server or
 //! the control plane is unreachable; 75 timed out, a retry may succeed; 130 interrupted. Scripts
 //! may rely on them.
 
 use std::process::ExitCode;
-
-use crate::output;
 
 /// A failure that has an exit code of its own.
 #[derive(Debug, thiserror::Error)]
@@ -43,16 +41,12 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
-    let Err(error) = outcome else {
-        return ExitCode::SUCCESS;
-    };
-    if output::is_closed_pipe(&error) {
-        return ExitCode::SUCCESS;
-    }
-    let failure = error.downcast_ref::<Failure>();
-    if !matches!(failure, Some(Failure::NegativeResult)) {
-        output::error(&error);
-    }
-    ExitCode::from(failure.map_or(1, Failure::code))
+/// Returns the exit code of a failed command.
+pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(error.downcast_ref().map_or(1, Failure::code))
+}
+
+/// Returns whether the command has printed all that there is to say about its failure.
+pub(crate) fn is_printed(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Failure::NegativeResult))
 }

@@ -29,5 +29,19 @@ fn main() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     output::style::set_color_choice(args.global.color);
-    exit::report(commands::run(args.command, &args.global, Args::command))
+    report(commands::run(args.command, &args.global, Args::command))
+}
+
+/// Prints the error of a failed command and returns its exit code.
+fn report(outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else {
+        return ExitCode::SUCCESS;
+    };
+    if output::is_closed_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    if !exit::is_printed(&error) {
+        output::error(&error);
+    }
+    exit::code(&error)
 }

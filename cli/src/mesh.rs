@@ -4,6 +4,7 @@
 
 pub(crate) mod agent_process;
 pub(crate) mod controllers;
+pub(crate) mod prometheus;
 mod selection;
 pub(crate) mod tap;
 
@@ -11,6 +12,7 @@ use mesh_k8s::values::Values;
 
 use self::selection::{Selection, SelectionInputs};
 use crate::clients::connection::Connection;
+use crate::clients::http;
 use crate::cluster::Cluster;
 use crate::exit::Failure;
 use crate::global::{CONTROL_NAMESPACE, Global};
@@ -126,6 +128,12 @@ impl Mesh {
             Self::Local(node) => node.connect(pod, port).await,
             Self::Cluster(cluster) => cluster.forward(&pod.namespace, &pod.name, port).await,
         }
+    }
+
+    /// Returns the body of a 200 response from a port of a pod.
+    pub(crate) async fn get(&self, pod: &MeshPod, port: u16, path: &str) -> anyhow::Result<String> {
+        let connection = self.connect(pod, port).await?;
+        http::get(connection, &format!("{pod} port {port}"), path).await
     }
 
     /// Returns the report of each node's agent, sorted by node.

@@ -7,10 +7,8 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 
-use crate::clients::connection::Connection;
+use super::connection::{Connection, Io};
 use crate::exit::Failure;
-use crate::mesh::Mesh;
-use crate::target::MeshPod;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
@@ -32,17 +30,6 @@ const MAX_BODY: usize = 32 << 20;
 
 /// Time to wait for the reason of a closed stream. The kubelet sends it when it closes the stream.
 const FAILURE_REASON_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// Returns the body of a 200 response from a port of a pod.
-pub(crate) async fn get_from_pod(
-    mesh: &Mesh,
-    pod: &MeshPod,
-    port: u16,
-    path: &str,
-) -> anyhow::Result<String> {
-    let connection = mesh.connect(pod, port).await?;
-    get(connection, &format!("{pod} port {port}"), path).await
-}
 
 /// Returns status and body of any response.
 pub(crate) async fn get_any_status(
@@ -105,7 +92,7 @@ pub(crate) async fn get(
 }
 
 async fn exchange(
-    io: Box<dyn crate::clients::connection::Io>,
+    io: Box<dyn Io>,
     host: &str,
     path: &str,
 ) -> anyhow::Result<(http::StatusCode, String)> {

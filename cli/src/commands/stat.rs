@@ -10,7 +10,7 @@ use mesh_core::exposition;
 use serde::Serialize;
 
 use self::workload::{Counters, WorkloadStats};
-use crate::clients::{self, http};
+use crate::clients;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
@@ -115,7 +115,7 @@ fn admin_ports(pod: &MeshPod) -> Vec<u16> {
 /// Fetches the metrics of a pod's proxy; returns `None` if it has no proxy.
 async fn fetch_metrics(mesh: &Mesh, pod: &MeshPod) -> Option<anyhow::Result<String>> {
     let port = pod.admin_port?;
-    Some(http::get_from_pod(mesh, pod, port, "/metrics").await)
+    Some(mesh.get(pod, port, "/metrics").await)
 }
 
 /// Computes the rows from the difference of two scrapes. The counters of a new workload start at

@@ -1,6 +1,6 @@
 //! `meshctl diagnostics proxy-metrics` and `controller-metrics`.
 
-use crate::clients::{self, http};
+use crate::clients;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
@@ -30,7 +30,7 @@ pub(super) async fn print_proxy_metrics(
     // The metrics of a single pod are printed unchanged, for other programs.
     if let [pod] = pods.as_slice() {
         let port = pod.admin_port()?;
-        return output::text(&http::get_from_pod(mesh, pod, port, "/metrics").await?);
+        return output::text(&mesh.get(pod, port, "/metrics").await?);
     }
     let targets: Vec<(&MeshPod, String, u16)> = pods
         .iter()
@@ -86,7 +86,7 @@ pub(super) async fn print_controller_metrics(mesh: &Mesh) -> anyhow::Result<()> 
 /// Prints a section for each target, which begins with a comment, as the Prometheus format allows.
 async fn sections(mesh: &Mesh, targets: &[(&MeshPod, String, u16)]) -> anyhow::Result<()> {
     let responses = targets.iter().map(async |(pod, container, port)| {
-        let response = http::get_from_pod(mesh, pod, *port, "/metrics").await;
+        let response = mesh.get(pod, *port, "/metrics").await;
         (pod.to_string(), container.clone(), response)
     });
     for (pod, container, response) in clients::concurrently(responses).await {

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use mesh_local::control_plane::viz::NAMESPACE;
 
 use crate::clients::metrics_api::MetricsApi;
-use crate::clients::prometheus_api::{self, Prometheus};
+use crate::clients::prometheus_api;
 use crate::cluster::Cluster;
 use crate::cluster::service::PodPort;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
+use crate::mesh::prometheus::Prometheus;
 use crate::node::Node;
 use crate::target::Scope;
 

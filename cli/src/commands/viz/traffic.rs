@@ -5,9 +5,10 @@ use mesh_core::labels::workload_label;
 use super::resources::{self, Window};
 use super::source::{Extension, scope_without_cluster};
 use crate::clients::metrics_api::{Target, TimeWindow};
-use crate::clients::prometheus_api::{Prometheus, Sample};
+use crate::clients::prometheus_api::Sample;
 use crate::exit::Failure;
 use crate::global::Global;
+use crate::mesh::prometheus::Prometheus;
 use crate::output::Format;
 use crate::target::resource::{Resource, ResourceKind};
 

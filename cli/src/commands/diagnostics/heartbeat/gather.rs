@@ -9,9 +9,9 @@ use mesh_k8s::kinds::{ConfigMap, CronJob, Namespace, Node};
 use mesh_k8s::values::Values;
 
 use crate::clients;
-use crate::clients::prometheus_api::Prometheus;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
+use crate::mesh::prometheus::Prometheus;
 
 /// Returns the CronJob that sends reports, if it exists.
 pub(super) async fn cron_job(cluster: &Cluster) -> anyhow::Result<Option<CronJob>> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Dump;
 use crate::check::gather;
-use crate::clients::{self, http};
+use crate::clients;
 use crate::cluster::{Cluster, Namespaced, error};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
@@ -119,7 +119,7 @@ async fn metrics(mesh: &Mesh, dump: &mut Dump) {
     let targets = targets
         .into_iter()
         .map(|(pod, container, port)| async move {
-            let result = http::get_from_pod(mesh, pod, port, "/metrics").await;
+            let result = mesh.get(pod, port, "/metrics").await;
             (format!("metrics/{}-{container}.txt", pod.name), result)
         });
     for (name, result) in clients::concurrently(targets).await {

@@ -10,7 +10,6 @@ use mesh_core::policy::outbound::Target as PolicyTarget;
 use mesh_k8s::values::Values;
 
 use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
-use crate::clients::http;
 use crate::mesh::Mesh;
 use crate::mesh::controllers::{self, QueryContext};
 use crate::target::MeshPod;
@@ -87,7 +86,7 @@ async fn endpoints(
 async fn load(mesh: &Mesh, client: &MeshPod) -> Fact<Vec<EndpointLoad>> {
     let scrape = async {
         let port = client.admin_port()?;
-        http::get_from_pod(mesh, client, port, "/metrics").await
+        mesh.get(client, port, "/metrics").await
     };
     let text = scrape.await.map_err(|error| format!("{error:#}"))?;
     Ok(sum(&exposition::parse(&text)))
