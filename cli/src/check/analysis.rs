@@ -3,9 +3,9 @@
 use mesh_core::annotation::EXTENSION;
 use mesh_k8s::kinds::{Namespace, ResourceExt as _};
 
-use super::facts::OwnNamespaces;
-use super::{CheckResult, Facts, Finding, Outcome};
+use super::framework::{CheckResult, Finding, Outcome};
 use crate::analyze;
+use crate::check::facts::{Facts, OwnNamespaces};
 
 /// A row with the findings that have one of some codes.
 pub(super) struct Rows {

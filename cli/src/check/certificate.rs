@@ -6,8 +6,6 @@ use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 
-use super::Outcome;
-
 /// Remaining validity in seconds below which anchors and issuers cause a warning, as in Linkerd.
 const WARN_BEFORE: u64 = 60 * 24 * 3600;
 
@@ -65,18 +63,6 @@ pub(crate) fn expiring<'a, 'b>(
     valid
         .map(move |certificate| (certificate, remaining_seconds(certificate, now)))
         .filter(|(_, remaining)| *remaining < WARN_BEFORE)
-}
-
-/// Warns of certificates that are valid but expire soon. Another check reports the invalid ones.
-pub(crate) fn check_expiry(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {
-    let soon = expiring(certificates, now).map(|(certificate, left)| {
-        format!(
-            "{} expires {}",
-            certificate.subject(),
-            format_expiry(left, now)
-        )
-    });
-    Outcome::warn_if(soon, first_expiry(certificates, now))
 }
 
 /// Returns the remaining validity of the certificate that expires first, for the user.

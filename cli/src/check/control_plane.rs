@@ -5,13 +5,11 @@ mod config;
 mod heartbeat;
 pub(super) mod pods;
 
-pub(super) use pods::{
-    COMPONENTS, can_respond, container_problem_of, container_problems, is_agent,
-};
+pub(super) use pods::{container_problem_of, container_problems, is_agent};
 
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
-use super::facts::fact_ref;
-use super::{AppliesTo, Category, Check, Environment, Facts, OnFailure, Outcome};
+use super::framework::{AppliesTo, Category, Check, OnFailure, Outcome};
+use crate::check::facts::{Environment, Facts, fact_ref};
 
 const INSTALLED: fn(&Facts) -> bool =
     |facts| facts.environment != Environment::Machine && facts.is_installed_mode();

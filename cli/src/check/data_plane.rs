@@ -13,13 +13,15 @@ use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST, WEBHOOK};
-use super::control_plane::{can_respond, container_problem_of};
-use super::facts::{fact_ref, full_name, proxy_container};
+use super::control_plane::container_problem_of;
+use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, OnFailure, Outcome};
 use super::identity::excluded_new_pods;
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome,
-    count, fix, versions, webhook,
+use super::{fix, versions};
+use crate::check::facts::containers::can_respond;
+use crate::check::facts::{
+    Environment, Facts, Mode, fact_ref, full_name, injection, proxy_container,
 };
+use crate::output::count;
 use crate::target::Scope;
 
 pub(super) const APPLIES: fn(&Facts) -> bool = |facts| match facts.environment {
@@ -207,12 +209,12 @@ fn meshed(facts: &Facts) -> CheckResult {
             let namespace = pod.namespace().unwrap_or_default();
             let is_excluded = facts
                 .namespace(&namespace)
-                .is_some_and(webhook::excludes_webhooks);
+                .is_some_and(injection::excludes_webhooks);
             // As long as it is, a new pod gets no proxy either.
             wrong.push(finding.with_fix(if is_excluded {
                 format!(
                     "kubectl label namespace {namespace} {}- first, then {}",
-                    webhook::ADMISSION,
+                    injection::ADMISSION,
                     fix::restart_command(pod)
                 )
             } else {

@@ -1,6 +1,6 @@
 //! `check explain ID`: prints a section of the guide, which is embedded in the program.
 
-use super::CATEGORIES;
+use super::register;
 
 /// docs/operations/checks.md at build time.
 const TEXT: &str = include_str!("../../../docs/operations/checks.md");
@@ -18,7 +18,7 @@ pub(crate) fn sections() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Returns the IDs of all checks, in the order of the output.
 pub(crate) fn ids() -> Vec<&'static str> {
     let mut ids = Vec::new();
-    for check in CATEGORIES.iter().flat_map(|category| category.checks) {
+    for check in register::checks() {
         if !ids.contains(&check.id) {
             ids.push(check.id);
         }
@@ -31,8 +31,7 @@ pub(crate) fn explain(id: &str) -> Result<String, String> {
     let id = id.rsplit('#').next().unwrap_or(id);
     let found = sections().find(|(name, _)| *name == id);
     let (_, text) = found.ok_or_else(|| unknown(id))?;
-    let mut checks = CATEGORIES.iter().flat_map(|category| category.checks);
-    let description = checks
+    let description = register::checks()
         .find(|check| check.id == id)
         .map_or("", |check| check.description);
     Ok(format!("{id}: {description}\n\n{}\n", plain(text)))

@@ -1,6 +1,10 @@
 //! The facts that checks evaluate, gathered at one moment. A fact that could not be determined has
 //! the reason instead, so that a user without access to Secrets still gets all other results.
 
+pub(crate) mod containers;
+pub(crate) mod injection;
+pub(crate) mod names;
+pub(crate) mod permission;
 mod viz;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +24,10 @@ use mesh_k8s::values::{Redirection, Values};
 use serde::Serialize;
 use serde_json::Value;
 
-pub(crate) use self::viz::{SelfCheck, Viz};
+pub(crate) use self::{
+    permission::Permission,
+    viz::{SelfCheck, Viz},
+};
 use crate::analyze::kinds::POLICIES;
 use crate::analyze::{self, Finding};
 use crate::cluster::agent;
@@ -162,15 +169,6 @@ pub(crate) struct AccessReview {
     pub(crate) account: Option<&'static str>,
     pub(crate) permission: Permission,
     pub(crate) allowed: Fact<bool>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Permission {
-    pub(crate) verb: &'static str,
-    pub(crate) group: &'static str,
-    pub(crate) resource: &'static str,
-    /// The permission is for the control plane's namespace rather than for the cluster.
-    pub(crate) namespaced: bool,
 }
 
 /// The trust anchors and the issuer, in DER.
@@ -551,14 +549,4 @@ pub(crate) fn proxy_container(pod: &Pod) -> Option<&mesh_k8s::kinds::core::Conta
 /// Returns `namespace/name`.
 pub(crate) fn full_name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
-}
-
-impl std::fmt::Display for Permission {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.verb, self.resource)?;
-        if !self.group.is_empty() {
-            write!(f, ".{}", self.group)?;
-        }
-        Ok(())
-    }
 }

@@ -18,14 +18,15 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::control_plane::COMPONENTS;
-use super::facts::{
+use super::identity::{EXPIRY, TRUST_NUMBER};
+use crate::analyze::kinds::WORKLOADS;
+use crate::check::facts::names::{
+    BUNDLE_KEY, COMPONENTS, TRUST_BUNDLE, TRUST_ROOTS, VALIDATORS, ValidatorNames,
+};
+use crate::check::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
     Permission, Proxy, ValidatorObjects,
 };
-use super::identity::{BUNDLE_KEY, EXPIRY, TRUST_BUNDLE, TRUST_NUMBER, TRUST_ROOTS};
-use super::webhook::validators;
-use crate::analyze::kinds::WORKLOADS;
 use crate::target::Scope;
 
 /// 2026-01-01, the current time of the fixture.
@@ -287,7 +288,7 @@ pub(super) fn healthy() -> Facts {
     facts.agents = vec![agent("a", &pods), agent("b", &pods)];
     let with_proxy = pods
         .iter()
-        .filter(|pod| super::facts::proxy_container(pod).is_some());
+        .filter(|pod| crate::check::facts::proxy_container(pod).is_some());
     facts.proxies = with_proxy.map(proxy).collect();
     facts.controllers = ["identity", "destination", "policy", "proxy-injector"]
         .map(|name| Controller {
@@ -391,7 +392,7 @@ fn add_certificates(facts: &mut Facts) {
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));
     set_ca_bundle(facts, &authority.pem());
     let documents = documents();
-    facts.objects.validators = validators::ALL
+    facts.objects.validators = VALIDATORS
         .map(|names| (names.container, validator(names, &documents, &authority)))
         .into();
     facts.webhook.presented =
@@ -399,11 +400,7 @@ fn add_certificates(facts: &mut Facts) {
     facts.webhook.dry_run = Ok(InjectionDryRun::Injected);
 }
 
-fn validator(
-    names: validators::Names,
-    documents: &[Value],
-    authority: &TestCa,
-) -> ValidatorObjects {
+fn validator(names: ValidatorNames, documents: &[Value], authority: &TestCa) -> ValidatorObjects {
     let all: Vec<ValidatingWebhookConfiguration> =
         of_kind(documents, "ValidatingWebhookConfiguration");
     let mut registration = all

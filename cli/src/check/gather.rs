@@ -13,8 +13,8 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
-use super::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
-use super::webhook;
+use crate::check::facts::injection::dry_run_namespace;
+use crate::check::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
 use crate::mesh::Mesh;
@@ -78,7 +78,7 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
         Mode::Installed { .. } => {
             Box::pin(objects::read(cluster, facts)).await;
             facts.trust = trust::of_cluster(cluster, facts).await;
-            let place = webhook::dry_run_namespace(facts);
+            let place = dry_run_namespace(facts);
             let dry_run = async {
                 match &place {
                     Ok(namespace) => dry_run::run(cluster, namespace).await,

@@ -9,22 +9,17 @@ use x509_parser::certificate::X509Certificate;
 pub(super) use bundles::NUMBER as TRUST_NUMBER;
 
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
-use super::certificate::{
-    self, algorithm_problem, check_expiry, expiring, first_expiry, format_expiry, is_signed_by,
-    signing_problem, time_problem,
+use super::expiry::check_expiry;
+use super::fix;
+use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, OnFailure, Outcome};
+use crate::check::certificate::{
+    self, algorithm_problem, expiring, first_expiry, format_expiry, is_signed_by, signing_problem,
+    time_problem,
 };
-use super::facts::{Fact, NEW_POD_SECONDS, fact_ref, full_name, proxy_container};
-use super::{
-    AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome,
-    count, fix,
+use crate::check::facts::{
+    Environment, Fact, Facts, NEW_POD_SECONDS, fact_ref, full_name, proxy_container,
 };
-
-/// The ConfigMap of trust anchors in the control plane's namespace. Earlier versions copied it to
-/// each namespace with meshed pods.
-pub(super) const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
-pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
-/// The ConfigMap where the identity service keeps the anchors that it sends, and their number.
-pub(super) const TRUST_BUNDLE: &str = "linkerd-identity-trust-bundle";
+use crate::output::count;
 
 const NEW_ISSUER: &str = "if the mesh created the issuer: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; if you provided it: replace that Secret by one that the anchor signed";
 const NEW_ANCHOR: &str = "add a new anchor to ConfigMap linkerd-identity-trust-roots in {ns} first, then replace the issuer";

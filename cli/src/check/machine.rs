@@ -1,6 +1,8 @@
 //! The prerequisites of a local node on this machine.
 
-use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, Outcome};
+use super::framework::{AppliesTo, Category, Check, CheckResult, Outcome};
+use crate::check::facts::names::BTF;
+use crate::check::facts::{Environment, Facts};
 
 pub(super) const CATEGORY: Category = Category {
     name: "machine",
@@ -73,9 +75,6 @@ pub(super) const CATEGORY: Category = Category {
         .applies_to(AppliesTo::Machine),
     ],
 };
-
-/// The kernel's type information.
-pub(super) const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Shows the kernel release. No decision depends on it, because distributions backport features.
 fn kernel(facts: &Facts) -> CheckResult {

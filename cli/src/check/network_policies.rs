@@ -8,8 +8,8 @@ use mesh_k8s::kinds::{IntOrString, NetworkPolicy, Pod, ResourceExt};
 use mesh_k8s::values::Values;
 use mesh_k8s::{pod, select};
 
-use super::facts::{Fact, full_name};
-use super::{Check, CheckResult, Facts, Finding, Outcome};
+use super::framework::{Check, CheckResult, Finding, Outcome};
+use crate::check::facts::{Fact, Facts, full_name};
 
 /// Warns, because only the network plugin knows whether NetworkPolicies are enforced.
 pub(super) const ADMIT: Check = Check::new(

@@ -10,11 +10,10 @@ use mesh_k8s::kinds::{Namespace, ResourceExt};
 use mesh_k8s::pod::ports;
 use serde_json::Value;
 
-use super::facts::{Fact, full_name};
+use super::framework::{Category, Check, CheckResult, Finding, Outcome};
 use super::selected::{Selected, of_kind, read, selected};
-use super::{
-    Category, Check, CheckResult, Environment, Facts, Finding, Outcome, analysis, data_plane, fix,
-};
+use super::{analysis, data_plane, fix};
+use crate::check::facts::{Environment, Fact, Facts, full_name};
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",

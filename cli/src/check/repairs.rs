@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use mesh_core::node::{Repair, RepairKind};
 
-use super::certificate::format_duration;
-use super::webhook::{self, validators};
-use super::{AppliesTo, Category, Check, CheckResult, Environment, Facts, Finding, Outcome, count};
+use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, Outcome};
+use crate::check::certificate::format_duration;
+use crate::check::facts::names::{INJECTOR_REGISTRATION, INJECTOR_SECRET, VALIDATORS};
+use crate::check::facts::{Environment, Facts};
+use crate::output::count;
 
 pub(super) const CATEGORY: Category = Category {
     name: "mesh-repairs",
@@ -158,9 +160,7 @@ struct WebhookServer {
 
 impl WebhookServer {
     fn of(container: &str) -> Self {
-        let validator = validators::ALL
-            .iter()
-            .find(|names| names.container == container);
+        let validator = VALIDATORS.iter().find(|names| names.container == container);
         match validator {
             Some(names) => Self {
                 name: names.name,
@@ -171,8 +171,8 @@ impl WebhookServer {
             },
             None => Self {
                 name: "injector",
-                registration: ("mutatingwebhookconfiguration", webhook::CONFIGURATION),
-                secret: webhook::SECRET,
+                registration: ("mutatingwebhookconfiguration", INJECTOR_REGISTRATION),
+                secret: INJECTOR_SECRET,
                 deployment: "linkerd-proxy-injector",
                 container: "proxy-injector",
             },

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{CATEGORIES, CategoryReport, Check, Mark, rows};
+use super::framework::Check;
+use super::register;
+use super::report::{CategoryReport, rows};
+use crate::output::style::Mark;
 
 /// Records the root cause of every row that is a consequence.
 pub(super) fn assign(reports: &mut [CategoryReport]) {
@@ -42,8 +45,7 @@ fn root_cause(
     (current != name).then_some(current)
 }
 
-/// Returns the check with the ID `name`. A check may be part of two categories.
+/// Returns the check with the ID `name`.
 pub(super) fn check(name: &str) -> Option<&'static Check> {
-    let mut all = CATEGORIES.iter().flat_map(|category| category.checks);
-    all.find(|check| check.id == name)
+    register::checks().find(|check| check.id == name)
 }

@@ -7,8 +7,8 @@ use mesh_k8s::select;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::facts::{Fact, fact_ref, full_name};
-use super::{Facts, count};
+use crate::check::facts::{Fact, Facts, fact_ref, full_name};
+use crate::output::count;
 
 pub(super) enum Selected<'a> {
     Pod(&'a Pod),

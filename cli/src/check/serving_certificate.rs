@@ -3,9 +3,10 @@
 use mesh_k8s::kinds::Secret;
 use x509_parser::certificate::X509Certificate;
 
-use super::certificate::{self, check_expiry, time_problem};
-use super::facts::Fact;
-use super::{CheckResult, Outcome};
+use super::expiry::check_expiry;
+use super::framework::{CheckResult, Outcome};
+use crate::check::certificate::{self, time_problem};
+use crate::check::facts::Fact;
 use crate::clients::tls;
 
 pub(super) struct ServingCertificate {

@@ -3,9 +3,10 @@
 use mesh_k8s::kinds::ResourceExt;
 
 use super::agents::{FOREIGN_CNI, POD_SECURITY};
-use super::facts::{Permission, fact_ref};
+use super::framework::{Category, Check, CheckResult, Outcome};
 use super::kubernetes::NODES_READY;
-use super::{Category, Check, CheckResult, Environment, Facts, Mode, Outcome, count};
+use crate::check::facts::{Environment, Facts, Mode, fact_ref};
+use crate::output::count;
 
 pub(super) const CATEGORY: Category = Category {
     name: "pre-kubernetes-setup",
@@ -40,46 +41,6 @@ pub(super) const CATEGORY: Category = Category {
         FOREIGN_CNI,
     ],
 };
-
-const ADMISSION: &str = "admissionregistration.k8s.io";
-
-/// The permissions that an installation requires.
-pub(super) const NEEDED: [Permission; 16] = [
-    cluster_wide("", "namespaces"),
-    cluster_wide("apiextensions.k8s.io", "customresourcedefinitions"),
-    cluster_wide("rbac.authorization.k8s.io", "clusterroles"),
-    cluster_wide("rbac.authorization.k8s.io", "clusterrolebindings"),
-    cluster_wide(ADMISSION, "mutatingwebhookconfigurations"),
-    cluster_wide(ADMISSION, "validatingwebhookconfigurations"),
-    namespaced("", "serviceaccounts"),
-    namespaced("", "services"),
-    namespaced("", "configmaps"),
-    namespaced("", "secrets"),
-    namespaced("apps", "deployments"),
-    namespaced("apps", "daemonsets"),
-    namespaced("batch", "jobs"),
-    namespaced("batch", "cronjobs"),
-    cluster_wide(ADMISSION, "validatingadmissionpolicies"),
-    cluster_wide(ADMISSION, "validatingadmissionpolicybindings"),
-];
-
-const fn cluster_wide(group: &'static str, resource: &'static str) -> Permission {
-    Permission {
-        verb: "create",
-        group,
-        resource,
-        namespaced: false,
-    }
-}
-
-const fn namespaced(group: &'static str, resource: &'static str) -> Permission {
-    Permission {
-        verb: "create",
-        group,
-        resource,
-        namespaced: true,
-    }
-}
 
 fn not_installed(facts: &Facts) -> CheckResult {
     Ok(match fact_ref(&facts.objects.config)? {

@@ -3,12 +3,11 @@
 
 use mesh_k8s::kinds::{EndpointSlice, Lease, ResourceExt, Service};
 
-use super::certificate::format_duration;
-use super::facts::{Facts, fact_ref};
-use super::{Check, CheckResult, Finding, Outcome, count};
-
-/// The namespace of cluster DNS and of the leases of Kubernetes' controllers.
-pub(super) const NAMESPACE: &str = "kube-system";
+use super::framework::{Check, CheckResult, Finding, Outcome};
+use crate::check::certificate::format_duration;
+use crate::check::facts::names::SYSTEM_NAMESPACE;
+use crate::check::facts::{Facts, fact_ref};
+use crate::output::count;
 
 const DNS_PORT: i32 = 53;
 
@@ -38,9 +37,6 @@ pub(super) const DOMAIN: Check = Check::new(
     domain,
 );
 
-/// The ConfigMap of CoreDNS in [`NAMESPACE`].
-pub(super) const DNS_CONFIG: &str = "coredns";
-
 pub(super) const CONTROLLERS_RUN: Check = Check::new(
     "kube-controllers",
     "the controllers of Kubernetes renew their leases",
@@ -54,7 +50,7 @@ pub(super) const CONTROLLERS_RUN: Check = Check::new(
 fn dns(facts: &Facts) -> CheckResult {
     let serves_dns = |service: &&Service| {
         let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
-        service.namespace().as_deref() == Some(NAMESPACE)
+        service.namespace().as_deref() == Some(SYSTEM_NAMESPACE)
             && ports
                 .into_iter()
                 .flatten()
@@ -71,7 +67,7 @@ fn dns(facts: &Facts) -> CheckResult {
             return None;
         }
         let finding = Finding::new(format!(
-            "Service {NAMESPACE}/{name} has no ready endpoint: proxies and controllers that start cannot find the control plane"
+            "Service {SYSTEM_NAMESPACE}/{name} has no ready endpoint: proxies and controllers that start cannot find the control plane"
         ));
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         let labels: Vec<String> = selector
@@ -83,7 +79,7 @@ fn dns(facts: &Facts) -> CheckResult {
             finding
         } else {
             finding.with_fix(format!(
-                "kubectl -n {NAMESPACE} get pods -l {} -o wide, and describe one that is not ready",
+                "kubectl -n {SYSTEM_NAMESPACE} get pods -l {} -o wide, and describe one that is not ready",
                 labels.join(",")
             ))
         })
@@ -91,7 +87,7 @@ fn dns(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(
         wrong,
         if services.is_empty() {
-            format!("no Service in {NAMESPACE} has UDP port {DNS_PORT}")
+            format!("no Service in {SYSTEM_NAMESPACE} has UDP port {DNS_PORT}")
         } else {
             count(services.len(), "Service", "Services")
         },
@@ -155,7 +151,7 @@ fn controllers(facts: &Facts) -> CheckResult {
     let leases = fact_ref(&facts.objects.leader_leases)?;
     let wrong = CONTROLLERS.into_iter().filter_map(|(name, consequence)| {
         let of_controller = |lease: &&Lease| {
-            lease.namespace().as_deref() == Some(NAMESPACE) && lease.name_any() == name
+            lease.namespace().as_deref() == Some(SYSTEM_NAMESPACE) && lease.name_any() == name
         };
         let age = lease_age(facts, leases.iter().find(of_controller)?)?;
         (age > MAX_LEASE_AGE_SECONDS).then(|| {
@@ -164,7 +160,7 @@ fn controllers(facts: &Facts) -> CheckResult {
                 format_duration(age)
             ));
             finding.with_fix(format!(
-                "kubectl -n {NAMESPACE} get pods -o wide | grep {name}; on its node: crictl logs of the container {name}"
+                "kubectl -n {SYSTEM_NAMESPACE} get pods -o wide | grep {name}; on its node: crictl logs of the container {name}"
             ))
         })
     });

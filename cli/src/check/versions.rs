@@ -3,9 +3,10 @@
 use mesh_core::annotation;
 use mesh_k8s::kinds::ResourceExt;
 
-use super::control_plane::COMPONENTS;
-use super::facts::{fact_ref, full_name, proxy_container};
-use super::{Category, Check, CheckResult, Environment, Facts, Finding, Outcome, fix};
+use super::fix;
+use super::framework::{Category, Check, CheckResult, Finding, Outcome};
+use crate::check::facts::names::COMPONENTS;
+use crate::check::facts::{Environment, Facts, fact_ref, full_name, proxy_container};
 
 pub(super) const CATEGORY: Category = Category {
     name: "control-plane-version",

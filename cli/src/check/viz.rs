@@ -6,16 +6,8 @@ mod data_plane;
 
 use std::collections::BTreeSet;
 
-use super::facts::{Fact, fact_ref};
-use super::{Category, Check, CheckResult, Environment, Facts, Finding, Mode, OnFailure, Outcome};
-
-/// The APIService of the tap API.
-pub(super) const TAP_API: &str = "v1alpha1.tap.linkerd.io";
-/// The webhook configuration of the tap injector.
-pub(super) const TAP_INJECTOR: &str = "linkerd-tap-injector-webhook-config";
-/// The Secrets of the serving certificates.
-pub(super) const TAP_SECRET: &str = "tap-k8s-tls";
-pub(super) const TAP_INJECTOR_SECRET: &str = "tap-injector-k8s-tls";
+use super::framework::{Category, Check, CheckResult, Finding, OnFailure, Outcome};
+use crate::check::facts::{Environment, Fact, Facts, Mode, fact_ref};
 
 /// How to install the extension, or to restore an object of it.
 const INSTALL: &str = "meshctl viz install | kubectl apply -f - (after an installation by Helm: helm upgrade linkerd-viz)";
@@ -153,13 +145,6 @@ pub(super) const DATA_PLANE: Category = Category {
         .explained_by(&[&["viz-tap-injector-cert-valid", "l5d-viz-pods-running"]]),
     ],
 };
-
-impl Facts {
-    /// Returns the namespace of the extension, or its default.
-    pub(super) fn viz_namespace(&self) -> &str {
-        self.viz.namespace.as_deref().unwrap_or("linkerd-viz")
-    }
-}
 
 /// Returns the name of a cluster-scoped RBAC object of a component.
 fn rbac_name(facts: &Facts, suffix: &str) -> String {

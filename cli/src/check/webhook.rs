@@ -2,24 +2,23 @@
 //! it; and the validators' webhooks.
 
 use mesh_core::annotation;
-use mesh_k8s::kinds::{LabelSelector, MutatingWebhook, Namespace, ResourceExt};
-use mesh_k8s::{pod, select};
+use mesh_k8s::kinds::ResourceExt;
+use mesh_k8s::pod;
 
+use super::admission;
 use super::causes::{NOT_RUNNING, WEBHOOK};
-use super::facts::{Fact, InjectionDryRun, fact_ref};
+use super::framework::{Category, Check, CheckResult, Finding, OnFailure, Outcome};
 use super::serving_certificate::{self, ServingCertificate};
-use super::{
-    Category, Check, CheckResult, Environment, Facts, Finding, OnFailure, Outcome, admission, count,
+use crate::check::facts::injection::{
+    ADMISSION, admits, covers_pods, dry_run_namespace, excludes_webhooks, requests_injection,
+    selects, webhook,
 };
+use crate::check::facts::names::{INJECTOR_REGISTRATION, INJECTOR_SECRET, INJECTOR_SERVICE};
+use crate::check::facts::{Environment, Fact, Facts, InjectionDryRun, fact_ref};
 use crate::clients::tls;
+use crate::output::count;
 
 pub(crate) mod validators;
-
-/// The webhook's registration.
-pub(super) const CONFIGURATION: &str = "linkerd-proxy-injector-webhook-config";
-/// The Secret of its serving certificate.
-pub(super) const SECRET: &str = "linkerd-proxy-injector-k8s-tls";
-pub(super) const SERVICE: &str = "linkerd-proxy-injector";
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-webhooks-and-apisvc-tls",
@@ -84,23 +83,6 @@ pub(super) const CATEGORY: Category = Category {
     ],
 };
 
-/// The label that excludes a namespace from webhooks.
-pub(super) const ADMISSION: &str = "config.linkerd.io/admission-webhooks";
-
-fn webhook(facts: &Facts) -> Fact<&MutatingWebhook> {
-    let configuration = fact_ref(&facts.objects.webhooks)?.as_ref();
-    let configuration = configuration.ok_or_else(|| {
-        format!("MutatingWebhookConfiguration {CONFIGURATION} is missing: no pod is injected")
-    })?;
-    let webhooks = configuration.webhooks.as_deref().unwrap_or_default();
-    webhooks.first().ok_or_else(|| {
-        format!(
-            "MutatingWebhookConfiguration {} has no webhook",
-            configuration.name_any()
-        )
-    })
-}
-
 fn registered(facts: &Facts) -> CheckResult {
     let webhook = webhook(facts)?;
     let Some(service) = &webhook.client_config.service else {
@@ -109,13 +91,13 @@ fn registered(facts: &Facts) -> CheckResult {
             webhook.client_config.url.as_deref().unwrap_or("no address")
         )));
     };
-    let right = service.name == SERVICE && service.namespace == facts.control_namespace;
+    let right = service.name == INJECTOR_SERVICE && service.namespace == facts.control_namespace;
     Ok(if right {
         let policy = webhook.failure_policy.as_deref().unwrap_or("Fail");
         Outcome::ok(format!("failurePolicy {policy}"))
     } else {
         Outcome::fail(format!(
-            "the webhook is registered at Service {}/{}, but the injector of this control plane is {}/{SERVICE}",
+            "the webhook is registered at Service {}/{}, but the injector of this control plane is {}/{INJECTOR_SERVICE}",
             service.namespace, service.name, facts.control_namespace
         ))
     })
@@ -130,11 +112,11 @@ fn ca_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
 
 fn serving_certificate(facts: &Facts) -> Fact<ServingCertificate> {
     let secret = fact_ref(&facts.objects.webhook_secret)?.as_ref();
-    ServingCertificate::read(secret, SECRET, server_name(facts))
+    ServingCertificate::read(secret, INJECTOR_SECRET, server_name(facts))
 }
 
 fn server_name(facts: &Facts) -> String {
-    format!("{SERVICE}.{}.svc", facts.control_namespace)
+    format!("{INJECTOR_SERVICE}.{}.svc", facts.control_namespace)
 }
 
 fn certificate_valid(facts: &Facts) -> CheckResult {
@@ -175,7 +157,7 @@ fn injects(facts: &Facts) -> CheckResult {
             Outcome::fail(match exclusion_reason(facts)? {
                 Some(reason) => Finding::new(format!("{text}: {reason}"))
                     .with_fix(format!(
-                        "kubectl delete mutatingwebhookconfiguration {CONFIGURATION}, then {{upgrade}}"
+                        "kubectl delete mutatingwebhookconfiguration {INJECTOR_REGISTRATION}, then {{upgrade}}"
                     ))
                     .into_root_cause(),
                 None => Finding::new(format!("{text}: it could not call the injector")),
@@ -219,93 +201,6 @@ fn exclusion_reason(facts: &Facts) -> Fact<Option<String>> {
             None
         },
     )
-}
-
-type Labels = std::collections::BTreeMap<String, String>;
-
-fn selects(selector: Option<&LabelSelector>, labels: Option<&Labels>) -> bool {
-    selector.is_none_or(|selector| select::matches(selector, labels))
-}
-
-fn admits(webhook: &MutatingWebhook, namespace: &Namespace) -> bool {
-    selects(
-        webhook.namespace_selector.as_ref(),
-        namespace.metadata.labels.as_ref(),
-    )
-}
-
-fn covers_pods(webhook: &MutatingWebhook) -> bool {
-    let has = |list: &Option<Vec<String>>, what: &str| {
-        list.as_ref()
-            .is_none_or(|list| list.iter().any(|one| one == what || one == "*"))
-    };
-    webhook.rules.as_ref().is_none_or(|rules| {
-        rules
-            .iter()
-            .any(|rule| has(&rule.operations, "CREATE") && has(&rule.resources, "pods"))
-    })
-}
-
-pub(super) fn excludes_webhooks(namespace: &Namespace) -> bool {
-    namespace
-        .labels()
-        .get(ADMISSION)
-        .is_some_and(|value| value == "disabled")
-}
-
-fn requests_injection(namespace: &Namespace) -> bool {
-    let mode = namespace.annotations().get(annotation::INJECT);
-    mode.is_some_and(|mode| mode == "enabled" || mode == "ingress")
-}
-
-/// Returns the namespace for the dry run: the one that `-n` names, a meshed one or `default`. The
-/// error says why there is none.
-pub(super) fn dry_run_namespace(facts: &Facts) -> Result<String, String> {
-    if let Some(name) = facts.scope.namespace() {
-        return match facts.namespace(name) {
-            Some(namespace) => check_usable(namespace).map(|()| name.to_owned()),
-            // If the namespaces cannot be listed, the dry run shows whether it exists.
-            None => Ok(name.to_owned()),
-        };
-    }
-    let all = facts.objects.namespaces.as_deref().unwrap_or_default();
-    let webhook = webhook(facts).ok();
-    let admitted = |namespace: &Namespace| webhook.is_none_or(|webhook| admits(webhook, namespace));
-    let usable: Vec<&Namespace> = all
-        .iter()
-        .filter(|namespace| {
-            namespace.name_any() != facts.control_namespace && check_usable(namespace).is_ok()
-        })
-        .collect();
-    let meshed = || {
-        usable
-            .iter()
-            .filter(|namespace| requests_injection(namespace))
-    };
-    let is_default = |namespace: &&&Namespace| namespace.name_any() == "default";
-    let chosen = meshed()
-        .find(|namespace| admitted(namespace))
-        .or_else(|| meshed().next())
-        .or_else(|| usable.iter().find(is_default))
-        .or_else(|| usable.iter().find(|namespace| admitted(namespace)));
-    match chosen {
-        Some(namespace) => Ok(namespace.name_any()),
-        None if all.is_empty() => Ok("default".to_owned()),
-        None => Err("all namespaces are being deleted or exclude webhooks".to_owned()),
-    }
-}
-
-fn check_usable(namespace: &Namespace) -> Result<(), String> {
-    let name = namespace.name_any();
-    if namespace.metadata.deletion_timestamp.is_some() {
-        Err(format!("namespace {name} is being deleted"))
-    } else if excludes_webhooks(namespace) {
-        Err(format!(
-            "namespace {name} excludes the injector by its label {ADMISSION}: disabled"
-        ))
-    } else {
-        Ok(())
-    }
 }
 
 /// Finds namespaces with the injection annotation whose pods are not sent to the injector.

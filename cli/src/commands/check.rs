@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::check::{self, CategoryReport, Mode, Report, explain, gather};
+use crate::check::facts::Mode;
+use crate::check::{self, CategoryReport, Report, explain, gather};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;

@@ -9,8 +9,8 @@ use mesh_k8s::pod;
 use serde::Serialize;
 
 use super::version::format_counts;
-use crate::check::facts::proxy_container;
-use crate::check::{self, CategoryReport, Facts, Mode, gather};
+use crate::check::facts::{Facts, Mode, proxy_container};
+use crate::check::{self, CategoryReport, gather};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;

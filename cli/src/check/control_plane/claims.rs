@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use mesh_core::annotation::EXTENSION;
 use mesh_k8s::kinds::ResourceExt;
 
-use super::super::certificate::format_duration;
-use super::super::facts::fact_ref;
-use super::super::{CheckResult, Facts, Finding, Outcome, system};
+use super::super::framework::{CheckResult, Finding, Outcome};
+use super::super::system;
+use crate::check::certificate::format_duration;
+use crate::check::facts::{Facts, fact_ref};
 
 /// The lease of the replica that writes the statuses of routes, as in Linkerd.
 const WRITER_LEASE: &str = "policy-controller-write";

@@ -9,11 +9,13 @@ use mesh_k8s::values::reading::ignored_keys;
 use mesh_k8s::values::{Redirection, Values};
 use mesh_k8s::{heartbeat, pod, select};
 
-use super::super::facts::{Fact, fact_ref, full_name};
+use super::super::fix;
+use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::system::has_ready_endpoint;
-use super::super::{CheckResult, Facts, Finding, Outcome, count, fix};
-use super::pods::COMPONENTS;
+use crate::check::facts::names::COMPONENTS;
+use crate::check::facts::{Fact, Facts, fact_ref, full_name};
 use crate::cluster::agent;
+use crate::output::count;
 
 pub(super) fn accounts(facts: &Facts) -> CheckResult {
     let there = fact_ref(&facts.objects.accounts)?;

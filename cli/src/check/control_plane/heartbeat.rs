@@ -3,8 +3,8 @@
 use mesh_k8s::heartbeat::NAME;
 use mesh_k8s::kinds::{CronJob, ResourceExt};
 
-use super::super::facts::fact_ref;
-use super::super::{CheckResult, Facts, Finding, Outcome};
+use super::super::framework::{CheckResult, Finding, Outcome};
+use crate::check::facts::{Facts, fact_ref};
 
 /// Nothing depends on reports, so that all findings are warnings.
 pub(super) fn cron_job(facts: &Facts) -> CheckResult {

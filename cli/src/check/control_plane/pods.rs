@@ -6,12 +6,13 @@ use mesh_k8s::kinds::core::{ContainerState, ContainerStatus};
 use mesh_k8s::kinds::{DaemonSet, Deployment, IntOrString, Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use super::super::facts::{Environment, Fact, fact_ref, full_name};
-use super::super::{CheckResult, Facts, Finding, Outcome, admission, count, fix, images, webhook};
+use super::super::framework::{CheckResult, Finding, Outcome};
+use super::super::{admission, fix, images, webhook};
+use crate::check::facts::containers::{container_statuses, running_since};
+use crate::check::facts::names::COMPONENTS;
+use crate::check::facts::{Environment, Fact, Facts, fact_ref, full_name};
 use crate::cluster::agent;
-
-/// The components by the label of their pods; each is a Deployment `linkerd-NAME`.
-pub(in crate::check) const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
+use crate::output::count;
 
 pub(super) fn workloads(facts: &Facts) -> CheckResult {
     let deployments = fact_ref(&facts.objects.deployments)?;
@@ -282,28 +283,6 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
             ))
         ),
     }
-}
-
-/// Returns whether the container may have a process that responds to requests. A container that
-/// waits for its image or a restart has none; a local node reports no container states.
-pub(in crate::check) fn can_respond(pod: &Pod, container: &str) -> bool {
-    let own = container_statuses(pod).find(|status| status.name == container);
-    let state = own.and_then(|status| status.state.as_ref());
-    state.is_none_or(|state| state.running.is_some())
-}
-
-/// Returns the states of all containers, init containers first.
-pub(in crate::check) fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.as_ref();
-    let init = status.and_then(|status| status.init_container_statuses.as_ref());
-    let main = status.and_then(|status| status.container_statuses.as_ref());
-    init.into_iter().flatten().chain(main.into_iter().flatten())
-}
-
-/// Returns the Unix time at which a running container started.
-pub(in crate::check) fn running_since(container: &ContainerStatus) -> Option<u64> {
-    let running = container.state.as_ref()?.running.as_ref()?;
-    u64::try_from(running.started_at.as_ref()?.0.as_second()).ok()
 }
 
 /// Describes a running container that restarted within the last two minutes and at least three

@@ -11,10 +11,11 @@ use mesh_k8s::pod::owner::Owner;
 use mesh_k8s::pod::{self, ports};
 use mesh_k8s::select;
 
-use super::super::facts::{Fact, fact_ref, full_name};
+use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::selected::{Selected, read};
-use super::super::{CheckResult, Facts, Finding, Outcome, analysis, fix};
+use super::super::{analysis, fix};
 use super::workloads;
+use crate::check::facts::{Fact, Facts, fact_ref, full_name};
 
 pub(super) fn inject_values(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();

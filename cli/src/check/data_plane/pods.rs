@@ -4,8 +4,9 @@ use mesh_core::annotation;
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod::{self, ports as pod_ports};
 
-use super::super::facts::full_name;
-use super::super::{CheckResult, Facts, Finding, Outcome, fix};
+use super::super::fix;
+use super::super::framework::{CheckResult, Finding, Outcome};
+use crate::check::facts::{Facts, full_name};
 
 /// The outbound port is not part of [`pod_ports::ProxyPorts`], because only the pod itself connects
 /// to it.

@@ -6,9 +6,11 @@ use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 use mesh_k8s::values::Redirection;
 
-use super::super::facts::{full_name, proxy_container};
+use super::super::fix;
+use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::identity::excluded_new_pods;
-use super::super::{CheckResult, Environment, Facts, Finding, Outcome, count, fix};
+use crate::check::facts::{Environment, Facts, full_name, proxy_container};
+use crate::output::count;
 
 /// The container of a pod that a foreign CNI plugin redirects, without an agent.
 const VALIDATOR: &str = "linkerd-network-validator";

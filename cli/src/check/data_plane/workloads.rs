@@ -5,8 +5,9 @@ use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{ObjectMeta, Pod};
 use serde_json::{Value, json};
 
-use super::super::facts::{Fact, fact_ref};
-use super::super::{CheckResult, Facts, Finding, Outcome, admission};
+use super::super::admission;
+use super::super::framework::{CheckResult, Finding, Outcome};
+use crate::check::facts::{Fact, Facts, fact_ref};
 
 /// A workload, with a pod as its template describes it.
 pub(super) struct Workload<'a> {

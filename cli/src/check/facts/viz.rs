@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kube::api::DynamicObject;
 use mesh_k8s::kinds::{Deployment, MutatingWebhookConfiguration, Secret};
 
-use super::{Fact, NOT_QUERIED};
+use super::{Fact, Facts, NOT_QUERIED};
 
 #[derive(Debug)]
 pub(crate) struct Viz {
@@ -34,9 +34,16 @@ pub(crate) struct SelfCheck {
     pub(crate) problem: Option<String>,
 }
 
+impl Facts {
+    /// Returns the namespace of the extension, or its default.
+    pub(crate) fn viz_namespace(&self) -> &str {
+        self.viz.namespace.as_deref().unwrap_or("linkerd-viz")
+    }
+}
+
 impl Viz {
     /// Creates facts that are all unknown.
-    pub(in crate::check) fn not_queried() -> Self {
+    pub(super) fn not_queried() -> Self {
         let unknown = || NOT_QUERIED.to_owned();
         Self {
             namespace: Err(unknown()),

@@ -9,8 +9,7 @@ use mesh_k8s::kinds::authorization::{
     SubjectAccessReviewSpec,
 };
 
-use super::super::facts::{AccessReview, Fact, Facts, Permission};
-use super::super::setup::NEEDED;
+use crate::check::facts::{AccessReview, Fact, Facts, Permission, permission};
 use crate::clients;
 use crate::cluster::error::to_fact;
 use crate::cluster::{Cluster, agent};
@@ -49,13 +48,15 @@ const fn cluster_wide(
 }
 
 pub(super) async fn of_user(cluster: &Cluster) -> Vec<AccessReview> {
-    let reviews = NEEDED.into_iter().map(|permission| async move {
-        AccessReview {
-            account: None,
-            permission,
-            allowed: is_user_allowed(cluster, permission).await,
-        }
-    });
+    let reviews = permission::FOR_INSTALLATION
+        .into_iter()
+        .map(|permission| async move {
+            AccessReview {
+                account: None,
+                permission,
+                allowed: is_user_allowed(cluster, permission).await,
+            }
+        });
     clients::concurrently(reviews).await
 }
 

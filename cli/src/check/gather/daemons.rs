@@ -4,9 +4,9 @@ use mesh_core::exposition;
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::PROXY_CONTAINER;
 
-use super::super::control_plane::{self, COMPONENTS};
-use super::super::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
-use super::super::webhook;
+use crate::check::facts::containers::can_respond;
+use crate::check::facts::names::{COMPONENTS, INJECTOR_SERVICE};
+use crate::check::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
 use crate::clients::{self, http, tls};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
@@ -34,7 +34,7 @@ pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
         let wanted =
             pod.namespace == control || all_proxies && facts.scope.contains(&pod.namespace);
         let runs = pod.ip.is_some()
-            && control_plane::can_respond(object, PROXY_CONTAINER)
+            && can_respond(object, PROXY_CONTAINER)
             && !facts.is_on_unready_node(object);
         pod.is_meshed() && runs && wanted
     });
@@ -49,7 +49,7 @@ pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
             pod.component.as_deref() == Some(component)
                 && pod.containers.iter().any(|container| container == name)
                 // `control-plane-containers` reports why a container does not run.
-                && control_plane::can_respond(object, name)
+                && can_respond(object, name)
         });
         of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
     });
@@ -115,7 +115,7 @@ async fn presented_chain(
     pod: &MeshPod,
     namespace: &str,
 ) -> (String, Fact<Vec<Vec<u8>>>) {
-    let name = format!("{}.{namespace}.svc", webhook::SERVICE);
+    let name = format!("{}.{namespace}.svc", INJECTOR_SERVICE);
     let chain = async {
         let connection = mesh.connect(pod, WEBHOOK_PORT).await?;
         tls::fetch_chain(connection, &name).await

@@ -6,7 +6,7 @@ use kube::api::PostParams;
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::PROXY_CONTAINER;
 
-use super::super::facts::{Fact, InjectionDryRun};
+use crate::check::facts::{Fact, InjectionDryRun};
 use crate::cluster::{Cluster, error};
 
 /// Satisfies the restricted Pod Security Standard, so that only the injector affects the result.

@@ -7,12 +7,13 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{ConfigMap, Lease, Pod, ValidatingWebhookConfiguration};
 use serde_json::Value;
 
-use super::super::facts::{Fact, Facts, Mode, ValidatorObjects};
-use super::super::identity::{TRUST_BUNDLE, TRUST_ROOTS};
-use super::super::system;
-use super::super::webhook::{self, validators};
 use super::within;
 use crate::analyze::kinds::{Kind, POLICIES, WORKLOADS};
+use crate::check::facts::names::{
+    DNS_CONFIG, INJECTOR_REGISTRATION, INJECTOR_SECRET, SYSTEM_NAMESPACE, TRUST_BUNDLE,
+    TRUST_ROOTS, VALIDATORS, ValidatorNames,
+};
+use crate::check::facts::{Fact, Facts, Mode, ValidatorObjects};
 use crate::clients;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
@@ -67,7 +68,7 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
             leases(cluster),
             pods(cluster),
             cluster.list(&all.0, all.1.clone()),
-            configuration.get_opt(webhook::CONFIGURATION),
+            configuration.get_opt(INJECTOR_REGISTRATION),
             config(cluster),
         );
         objects.namespaces = to_fact("list the namespaces", namespaces);
@@ -103,10 +104,10 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         let (trust_roots, trust_bundle, secret, cilium, policies, validators) = tokio::join!(
             cluster.list(&all.0, by_name),
             cluster.control_object(TRUST_BUNDLE),
-            cluster.control_object(webhook::SECRET),
+            cluster.control_object(INJECTOR_SECRET),
             cilium(cluster),
             policies(cluster),
-            clients::concurrently(validators::ALL.map(|names| validator(cluster, names))),
+            clients::concurrently(VALIDATORS.map(|names| validator(cluster, names))),
         );
         (
             to_fact("list the ConfigMaps of trust roots", trust_roots),
@@ -125,13 +126,13 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     objects.cilium = cilium;
     objects.policies = policies;
     objects.validators = validators.into_iter().collect();
-    let system = within(system::NAMESPACE);
+    let system = within(SYSTEM_NAMESPACE);
     let (own_leases, system_leases, slices, network_policies, cluster_dns) = tokio::join!(
         cluster.list(&own.0, own.1.clone()),
         cluster.list(&system.0, system.1.clone()),
         cluster.list(&system.0, system.1.clone()),
         cluster.list_all(),
-        config_map(cluster, system::DNS_CONFIG),
+        config_map(cluster, DNS_CONFIG),
     );
     objects.network_policies = to_fact("list the NetworkPolicies", network_policies);
     objects.cluster_dns = to_fact("read the configuration of CoreDNS", cluster_dns);
@@ -153,10 +154,7 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     }
 }
 
-async fn validator(
-    cluster: &Cluster,
-    names: validators::Names,
-) -> (&'static str, ValidatorObjects) {
+async fn validator(cluster: &Cluster, names: ValidatorNames) -> (&'static str, ValidatorObjects) {
     let registrations: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client.clone());
     let (registration, secret) = tokio::join!(
         registrations.get_opt(names.registration),
@@ -196,7 +194,7 @@ pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
 
 /// Returns a ConfigMap of kube-system.
 async fn config_map(cluster: &Cluster, name: &str) -> kube::Result<Option<ConfigMap>> {
-    let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), system::NAMESPACE);
+    let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     api.get_opt(name).await
 }
 

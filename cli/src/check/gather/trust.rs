@@ -5,9 +5,9 @@ use std::path::Path;
 use mesh_k8s::kinds::{ResourceExt, Secret};
 use mesh_local::pki;
 
-use super::super::certificate::read_pem;
-use super::super::facts::{Fact, Facts, Trust, fact_ref};
-use super::super::identity::{BUNDLE_KEY, TRUST_ROOTS};
+use crate::check::certificate::read_pem;
+use crate::check::facts::names::{BUNDLE_KEY, TRUST_ROOTS};
+use crate::check::facts::{Fact, Facts, Trust, fact_ref};
 use crate::clients::tls;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;

@@ -11,9 +11,9 @@ use mesh_k8s::kinds::{
 use mesh_k8s::pod;
 use serde::de::DeserializeOwned;
 
-use super::super::facts::{Fact, Facts, SelfCheck};
-use super::super::viz::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
 use super::{objects, within};
+use crate::check::facts::names::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
+use crate::check::facts::{Fact, Facts, SelfCheck};
 use crate::clients::metrics_api::MetricsApi;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;

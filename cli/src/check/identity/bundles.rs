@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use super::super::control_plane::pods::{container_statuses, running_since};
-use super::super::facts::{Fact, Proxy, fact_ref, full_name, proxy_container};
-use super::super::{CheckResult, Facts, Finding, Outcome, certificate, fix};
-use super::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
+use super::super::fix;
+use super::super::framework::{CheckResult, Finding, Outcome};
+use crate::check::certificate;
+use crate::check::facts::containers::{container_statuses, running_since};
+use crate::check::facts::names::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
+use crate::check::facts::{Fact, Facts, Proxy, fact_ref, full_name, proxy_container};
 
 /// Returns the ConfigMap in the control plane's namespace, if it exists.
 fn own_map(facts: &Facts) -> Fact<Option<&ConfigMap>> {

@@ -6,9 +6,9 @@ use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod::probes;
 use serde_json::Value;
 
-use super::super::facts::{Fact, full_name};
+use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::selected::{Selected, selected};
-use super::super::{CheckResult, Facts, Finding, Outcome};
+use crate::check::facts::{Fact, Facts, full_name};
 
 /// Finds HTTP probes that the proxy answers with 404, so that the pod does not become ready.
 pub(super) fn unmatched(facts: &Facts) -> CheckResult {

@@ -4,8 +4,6 @@
 use mesh_core::exposition;
 use serde_json::{Value, json};
 
-use super::super::Mark;
-use super::super::facts::InjectionDryRun;
 use super::super::fixture::{NOW, NUMBERED, TestCa, pod, trust_bundle};
 use super::super::identity::{EXPIRY, TRUST_NUMBER};
 use super::edits::{
@@ -14,6 +12,8 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{Facts, healthy, row};
+use crate::check::facts::InjectionDryRun;
+use crate::output::style::Mark;
 
 const CONFIG: &str = "identityTrustDomain: cluster.local";
 

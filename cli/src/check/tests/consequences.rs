@@ -2,14 +2,15 @@
 
 use mesh_k8s::kinds::ResourceExt;
 
-use super::super::facts::InjectionDryRun;
 use super::super::fixture::{self, NOW, TestCa};
-use super::super::{CATEGORIES, Facts, Mark, root_cause};
+use super::super::{CATEGORIES, root_cause};
 use super::edits::{
     cannot_pull, cannot_schedule, enforce_restricted, not_ready, remove_pods,
     scale_injector_to_zero, set_scheduled,
 };
 use super::{all_rows, evaluate, find, healthy, row};
+use crate::check::facts::{Facts, InjectionDryRun};
+use crate::output::style::Mark;
 
 /// Returns the rows that are not OK, each with its root cause.
 fn roots(facts: &Facts) -> Vec<(&'static str, Option<&'static str>)> {

@@ -9,10 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::Facts;
-use super::super::facts::{AccessReview, Fact, Mode, Permission, ValidatorObjects};
 use super::super::fixture::{self, TestCa, pod};
-use super::super::identity::TRUST_ROOTS;
+use crate::check::facts::names::TRUST_ROOTS;
+use crate::check::facts::{AccessReview, Fact, Facts, Mode, Permission, ValidatorObjects};
 
 /// An object of the cluster as JSON, which replaces the object when it is dropped.
 pub(super) struct Edit<'a, T: DeserializeOwned> {

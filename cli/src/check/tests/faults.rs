@@ -5,15 +5,16 @@ use mesh_core::node::{SelfTestOutcome, Tier, WaitingPod};
 use mesh_k8s::kinds::ResourceExt;
 use serde_json::json;
 
-use super::super::facts::{Environment, InjectionDryRun, Mode};
 use super::super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
-use super::super::{Facts, Mark, setup};
 use super::edits::{
     add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_objects, edit_pod,
     edit_validator, edit_webhook, enforce, enforce_restricted, expire_validator, not_ready, pods,
     policy, pre, present, remove_pods, send_reports, served, set_container, set_events,
     set_scheduled, set_value, status, stranger, trust_old_anchors,
 };
+use crate::check::facts::permission::FOR_INSTALLATION;
+use crate::check::facts::{Environment, Facts, InjectionDryRun, Mode};
+use crate::output::style::Mark;
 use crate::target::Scope;
 
 /// A fault: the change of a healthy cluster, the check that must report it and a part of the
@@ -77,10 +78,10 @@ pub(super) const FAULTS: &[Fault] = &[
         facts.mode = Mode::Pre;
     }),
     check("pre-k8s-cluster-k8s").fails("you may not create clusterroles", |facts| {
-        deny(facts, setup::NEEDED[2]);
+        deny(facts, FOR_INSTALLATION[2]);
     }),
     check("pre-k8s").fails("you may not create secrets", |facts| {
-        deny(facts, setup::NEEDED[9]);
+        deny(facts, FOR_INSTALLATION[9]);
     }),
     check("pre-nodes").warns("node b is riscv64", |facts| {
         pre(facts);

@@ -5,10 +5,7 @@ use mesh_core::node::{Repair, RepairKind};
 use mesh_k8s::kinds::ResourceExt;
 use serde_json::{Value, json};
 
-use super::super::facts::InjectionDryRun;
 use super::super::fixture::{self, NOW, TestCa, pod};
-use super::super::webhook::dry_run_namespace;
-use super::super::{Facts, Mark};
 use super::edits::{
     add_external_server, add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule,
     container_status, dual_stack, edit, edit_pod, edit_webhook, mount_anchors, not_ready, pods,
@@ -16,6 +13,9 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
+use crate::check::facts::injection::dry_run_namespace;
+use crate::check::facts::{Facts, InjectionDryRun};
+use crate::output::style::Mark;
 use crate::target::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[

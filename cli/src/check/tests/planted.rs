@@ -4,12 +4,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::Mark;
 use super::edits::{
     add_policy, add_route, cannot_pull, edit, edit_pod, policy, set_container, set_value,
 };
 use super::faults::{Fault, check};
 use super::{Facts, all_rows, healthy, row};
+use crate::output::style::Mark;
 
 pub(super) const FAULTS: &[Fault] = &[
     check("policy-references").fails("Service shop/headless has no cluster IP", |facts| {

@@ -4,13 +4,14 @@
 use mesh_core::exposition;
 use serde_json::json;
 
-use super::super::facts::InjectionDryRun;
-use super::super::{Mark, explain};
+use super::super::explain;
 use super::edits::{
     add_route, container_status, dual_stack, edit, edit_pod, edit_webhook, policy, set_container,
 };
 use super::faults::{Fault, check};
 use super::{all_rows, healthy, row};
+use crate::check::facts::InjectionDryRun;
+use crate::output::style::Mark;
 
 pub(super) const FAULTS: &[Fault] = &[
     check("webhook-injects").fails("rules do not include the creation of pods", |facts| {

@@ -2,12 +2,11 @@
 
 use serde_json::json;
 
-use super::super::Facts;
-use super::super::facts::Mode;
 use super::super::fixture::viz::{add_viz, set_api_service_bundle};
 use super::super::fixture::{NOW, TestCa, pod};
 use super::edits::{edit, edit_pod, pods, remove_pods};
 use super::faults::{Fault, check};
+use crate::check::facts::{Facts, Mode};
 
 /// Removes a Deployment of the extension.
 fn remove_deployment(facts: &mut Facts, name: &str) {

@@ -2,10 +2,12 @@
 
 use mesh_k8s::kinds::{Deployment, Pod, ResourceExt};
 
-use crate::check::control_plane::pods::{container_problems, container_statuses};
-use crate::check::facts::{Fact, fact_ref, full_name, proxy_container};
+use crate::check::control_plane::pods::container_problems;
+use crate::check::facts::containers::container_statuses;
+use crate::check::facts::{Fact, Facts, fact_ref, full_name, proxy_container};
+use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::versions::tag;
-use crate::check::{CheckResult, Facts, Finding, Outcome, count};
+use crate::output::count;
 
 const PROMETHEUS: &str = "prometheus";
 

@@ -3,44 +3,10 @@
 use mesh_k8s::kinds::ValidatingWebhook;
 
 use super::super::causes::NOT_RUNNING;
-use super::super::facts::{Fact, NOT_QUERIED, ValidatorObjects, fact_ref};
+use super::super::framework::{Check, CheckResult, Finding, Outcome};
 use super::super::serving_certificate::{self, ServingCertificate};
-use super::super::{Check, CheckResult, Facts, Finding, Outcome};
-
-/// The names of the objects of a validator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Names {
-    /// The validator in messages.
-    pub(crate) name: &'static str,
-    /// The container that serves the webhook.
-    pub(crate) container: &'static str,
-    pub(crate) registration: &'static str,
-    pub(crate) secret: &'static str,
-    service: &'static str,
-    /// What the API server stores unchecked without the webhook.
-    objects: &'static str,
-}
-
-pub(crate) const POLICY: Names = Names {
-    name: "policy validator",
-    container: "policy",
-    registration: "linkerd-policy-validator-webhook-config",
-    secret: "linkerd-policy-validator-k8s-tls",
-    service: "linkerd-policy-validator",
-    objects: "policies",
-};
-
-const PROFILES: Names = Names {
-    name: "ServiceProfile validator",
-    container: "sp-validator",
-    registration: "linkerd-sp-validator-webhook-config",
-    secret: "linkerd-sp-validator-k8s-tls",
-    service: "linkerd-sp-validator",
-    objects: "ServiceProfiles",
-};
-
-/// All validators.
-pub(crate) const ALL: [Names; 2] = [PROFILES, POLICY];
+use crate::check::facts::names::{POLICY_VALIDATOR, PROFILE_VALIDATOR, VALIDATORS, ValidatorNames};
+use crate::check::facts::{Fact, Facts, NOT_QUERIED, ValidatorObjects, fact_ref};
 
 pub(super) const REGISTERED: Check = Check::new(
     "l5d-existence-vwc",
@@ -53,7 +19,7 @@ pub(super) const POLICY_VALID: Check = Check::new(
     "l5d-policy-validator-webhook-cert-valid",
     "the API server accepts the policy validator's certificate",
     "kubectl -n {ns} delete secret linkerd-policy-validator-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-destination (not for a certificate that you provided)",
-    |facts| valid(facts, POLICY),
+    |facts| valid(facts, POLICY_VALIDATOR),
 )
 .explained_by(EXPLANATIONS);
 
@@ -61,7 +27,7 @@ pub(super) const POLICY_NOT_EXPIRING: Check = Check::new(
     "l5d-policy-validator-webhook-cert-not-expiring-soon",
     "the policy validator's certificate does not expire soon",
     "kubectl -n {ns} logs deployment/linkerd-destination -c policy; renew a certificate that you provided",
-    |facts| not_expiring_soon(facts, POLICY),
+    |facts| not_expiring_soon(facts, POLICY_VALIDATOR),
 )
 .explained_by(&[&[
     "controllers-permissions",
@@ -72,7 +38,7 @@ pub(super) const PROFILES_VALID: Check = Check::new(
     "l5d-sp-validator-webhook-cert-valid",
     "the API server accepts the ServiceProfile validator's certificate",
     "kubectl -n {ns} delete secret linkerd-sp-validator-k8s-tls && kubectl -n {ns} rollout restart deployment linkerd-destination (not for a certificate that you provided)",
-    |facts| valid(facts, PROFILES),
+    |facts| valid(facts, PROFILE_VALIDATOR),
 )
 .explained_by(EXPLANATIONS);
 
@@ -80,7 +46,7 @@ pub(super) const PROFILES_NOT_EXPIRING: Check = Check::new(
     "l5d-sp-validator-webhook-cert-not-expiring-soon",
     "the ServiceProfile validator's certificate does not expire soon",
     "kubectl -n {ns} logs deployment/linkerd-destination -c sp-validator; renew a certificate that you provided",
-    |facts| not_expiring_soon(facts, PROFILES),
+    |facts| not_expiring_soon(facts, PROFILE_VALIDATOR),
 )
 .explained_by(&[&[
     "controllers-permissions",
@@ -92,12 +58,12 @@ const EXPLANATIONS: &[&[&str]] = &[
     NOT_RUNNING,
 ];
 
-fn objects(facts: &Facts, names: Names) -> Fact<&ValidatorObjects> {
+fn objects(facts: &Facts, names: ValidatorNames) -> Fact<&ValidatorObjects> {
     let objects = facts.objects.validators.get(names.container);
     objects.ok_or_else(|| NOT_QUERIED.to_owned())
 }
 
-fn webhook(facts: &Facts, names: Names) -> Fact<&ValidatingWebhook> {
+fn webhook(facts: &Facts, names: ValidatorNames) -> Fact<&ValidatingWebhook> {
     let configuration = fact_ref(&objects(facts, names)?.registration)?.as_ref();
     let webhooks = configuration.and_then(|configuration| configuration.webhooks.as_ref());
     let webhook = webhooks.and_then(|webhooks| webhooks.first());
@@ -111,7 +77,7 @@ fn webhook(facts: &Facts, names: Names) -> Fact<&ValidatingWebhook> {
 
 fn registered(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    for names in ALL {
+    for names in VALIDATORS {
         // One that cannot be read is not missing.
         fact_ref(&objects(facts, names)?.registration)?;
         let problem = match webhook(facts, names) {
@@ -123,7 +89,11 @@ fn registered(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-fn wrong_service(facts: &Facts, names: Names, webhook: &ValidatingWebhook) -> Option<String> {
+fn wrong_service(
+    facts: &Facts,
+    names: ValidatorNames,
+    webhook: &ValidatingWebhook,
+) -> Option<String> {
     let Some(service) = &webhook.client_config.service else {
         return Some(format!("{} refers to no Service", names.registration));
     };
@@ -141,19 +111,19 @@ fn wrong_service(facts: &Facts, names: Names, webhook: &ValidatingWebhook) -> Op
     })
 }
 
-fn certificate(facts: &Facts, names: Names) -> Fact<ServingCertificate> {
+fn certificate(facts: &Facts, names: ValidatorNames) -> Fact<ServingCertificate> {
     let secret = fact_ref(&objects(facts, names)?.secret)?.as_ref();
     let server = format!("{}.{}.svc", names.service, facts.control_namespace);
     ServingCertificate::read(secret, names.secret, server)
 }
 
-fn valid(facts: &Facts, names: Names) -> CheckResult {
+fn valid(facts: &Facts, names: ValidatorNames) -> CheckResult {
     let bundle = webhook(facts, names)?.client_config.ca_bundle.as_ref();
     let pem = bundle.map(|bundle| bundle.0.as_slice());
     let bundle = serving_certificate::ca_bundle(pem, names.registration, "the validator")?;
     certificate(facts, names)?.check_valid(&bundle, facts.now, "webhook's caBundle")
 }
 
-fn not_expiring_soon(facts: &Facts, names: Names) -> CheckResult {
+fn not_expiring_soon(facts: &Facts, names: ValidatorNames) -> CheckResult {
     certificate(facts, names)?.check_expiry(facts.now)
 }

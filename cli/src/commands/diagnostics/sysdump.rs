@@ -14,7 +14,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 
-use crate::check::{self, Mode, gather};
+use crate::check::facts::Mode;
+use crate::check::{self, gather};
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output;

@@ -1,7 +1,7 @@
 //! `meshctl viz check`: whether the viz extension works.
 
 use super::source;
-use crate::check::Mode;
+use crate::check::facts::Mode;
 use crate::commands::check::{self, Reporting};
 use crate::exit::Failure;
 use crate::global::Global;

@@ -1,0 +1,26 @@
+//! States of a pod's containers.
+
+use mesh_k8s::kinds::Pod;
+use mesh_k8s::kinds::core::ContainerStatus;
+
+/// Returns whether the container may have a process that responds to requests. A container that
+/// waits for its image or a restart has none; a local node reports no container states.
+pub(crate) fn can_respond(pod: &Pod, container: &str) -> bool {
+    let own = container_statuses(pod).find(|status| status.name == container);
+    let state = own.and_then(|status| status.state.as_ref());
+    state.is_none_or(|state| state.running.is_some())
+}
+
+/// Returns the states of all containers, init containers first.
+pub(crate) fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let init = status.and_then(|status| status.init_container_statuses.as_ref());
+    let main = status.and_then(|status| status.container_statuses.as_ref());
+    init.into_iter().flatten().chain(main.into_iter().flatten())
+}
+
+/// Returns the Unix time at which a running container started.
+pub(crate) fn running_since(container: &ContainerStatus) -> Option<u64> {
+    let running = container.state.as_ref()?.running.as_ref()?;
+    u64::try_from(running.started_at.as_ref()?.0.as_second()).ok()
+}
