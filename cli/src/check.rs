@@ -8,10 +8,7 @@
 //! explains its own; [`root_cause`] follows these to the root cause, so that a reader has one thing
 //! to repair.
 
-pub(crate) mod certificate;
 pub(crate) mod explain;
-pub(crate) mod facts;
-pub(crate) mod gather;
 
 mod admission;
 mod agents;
@@ -50,7 +47,7 @@ use std::collections::BTreeMap;
 use self::framework::OnFailure;
 use self::register::CATEGORIES;
 use self::report::one_line;
-use crate::check::facts::Facts;
+use crate::facts::Facts;
 use crate::output::style::Mark;
 
 pub(crate) use self::report::{CategoryReport, Report, rows, success};

@@ -4,11 +4,14 @@
 
 mod analyze;
 mod args;
+mod certificate;
 mod check;
 mod clients;
 mod cluster;
 mod commands;
 mod exit;
+mod facts;
+mod gather;
 mod global;
 mod install;
 mod mesh;

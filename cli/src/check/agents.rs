@@ -11,8 +11,8 @@ use mesh_k8s::{pod, select};
 use super::causes::NOT_RUNNING;
 use super::control_plane::{container_problems, is_agent};
 use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, Outcome};
-use crate::check::facts::{Agent, Environment, Facts, fact_ref};
 use crate::cluster::agent;
+use crate::facts::{Agent, Environment, Facts, fact_ref};
 use crate::output::count;
 
 pub(super) const CATEGORY: Category = Category {
@@ -453,7 +453,7 @@ fn foreign_cni(facts: &Facts) -> CheckResult {
     if let Some(pod) = linkerd_cni {
         let finding = Finding::new(format!(
             "Linkerd's CNI plugin runs, too ({}): pods would be redirected twice",
-            crate::check::facts::full_name(pod)
+            crate::facts::full_name(pod)
         ));
         wrong.push(finding.with_fix(format!(
             "helm uninstall linkerd2-cni -n {}",

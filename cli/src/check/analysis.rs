@@ -5,7 +5,7 @@ use mesh_k8s::kinds::{Namespace, ResourceExt as _};
 
 use super::framework::{CheckResult, Finding, Outcome};
 use crate::analyze;
-use crate::check::facts::{Facts, OwnNamespaces};
+use crate::facts::{Facts, OwnNamespaces};
 
 /// A row with the findings that have one of some codes.
 pub(super) struct Rows {

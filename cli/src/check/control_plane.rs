@@ -9,7 +9,7 @@ pub(super) use pods::{container_problem_of, container_problems, is_agent};
 
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
 use super::framework::{AppliesTo, Category, Check, OnFailure, Outcome};
-use crate::check::facts::{Environment, Facts, fact_ref};
+use crate::facts::{Environment, Facts, fact_ref};
 
 const INSTALLED: fn(&Facts) -> bool =
     |facts| facts.environment != Environment::Machine && facts.is_installed_mode();

@@ -17,10 +17,8 @@ use super::control_plane::container_problem_of;
 use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, OnFailure, Outcome};
 use super::identity::excluded_new_pods;
 use super::{fix, versions};
-use crate::check::facts::containers::can_respond;
-use crate::check::facts::{
-    Environment, Facts, Mode, fact_ref, full_name, injection, proxy_container,
-};
+use crate::facts::containers::can_respond;
+use crate::facts::{Environment, Facts, Mode, fact_ref, full_name, injection, proxy_container};
 use crate::output::count;
 use crate::target::Scope;
 

@@ -3,7 +3,7 @@
 use x509_parser::certificate::X509Certificate;
 
 use super::framework::Outcome;
-use crate::check::certificate::{expiring, first_expiry, format_expiry};
+use crate::certificate::{expiring, first_expiry, format_expiry};
 
 /// Warns of certificates that are valid but expire soon. Another check reports the invalid ones.
 pub(crate) fn check_expiry(certificates: &[X509Certificate<'_>], now: u64) -> Outcome {

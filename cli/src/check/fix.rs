@@ -3,7 +3,7 @@
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use crate::check::facts::Facts;
+use crate::facts::Facts;
 
 /// Helm adds this annotation to every object that it installs.
 const RELEASE: &str = "meta.helm.sh/release-name";

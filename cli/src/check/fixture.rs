@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 use super::identity::{EXPIRY, TRUST_NUMBER};
 use crate::analyze::kinds::WORKLOADS;
-use crate::check::facts::names::{
+use crate::facts::names::{
     BUNDLE_KEY, COMPONENTS, TRUST_BUNDLE, TRUST_ROOTS, VALIDATORS, ValidatorNames,
 };
-use crate::check::facts::{
+use crate::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
     Permission, Proxy, ValidatorObjects,
 };
@@ -288,7 +288,7 @@ pub(super) fn healthy() -> Facts {
     facts.agents = vec![agent("a", &pods), agent("b", &pods)];
     let with_proxy = pods
         .iter()
-        .filter(|pod| crate::check::facts::proxy_container(pod).is_some());
+        .filter(|pod| crate::facts::proxy_container(pod).is_some());
     facts.proxies = with_proxy.map(proxy).collect();
     facts.controllers = ["identity", "destination", "policy", "proxy-injector"]
         .map(|name| Controller {

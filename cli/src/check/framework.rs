@@ -1,7 +1,7 @@
 //! What a category of checks is made of: checks, their outcomes and findings. Categories build on
 //! this file, [`super::register`] lists them, and [`super::evaluate`] runs them.
 
-use crate::check::facts::{Environment, Facts};
+use crate::facts::{Environment, Facts};
 
 /// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]

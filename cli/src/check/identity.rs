@@ -12,11 +12,11 @@ use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
 use super::expiry::check_expiry;
 use super::fix;
 use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, OnFailure, Outcome};
-use crate::check::certificate::{
+use crate::certificate::{
     self, algorithm_problem, expiring, first_expiry, format_expiry, is_signed_by, signing_problem,
     time_problem,
 };
-use crate::check::facts::{
+use crate::facts::{
     Environment, Fact, Facts, NEW_POD_SECONDS, fact_ref, full_name, proxy_container,
 };
 use crate::output::count;

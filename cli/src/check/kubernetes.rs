@@ -3,7 +3,7 @@
 use mesh_k8s::kinds::ResourceExt;
 
 use super::framework::{Category, Check, CheckResult, Finding, OnFailure, Outcome};
-use crate::check::facts::{Environment, Fact, Facts, Mode, fact_ref};
+use crate::facts::{Environment, Fact, Facts, Mode, fact_ref};
 use crate::output::count;
 
 const ON_CLUSTER: fn(&Facts) -> bool = |facts| facts.environment == Environment::Cluster;
@@ -185,7 +185,7 @@ fn nodes_ready(facts: &Facts) -> CheckResult {
         let pods = facts.objects.pods.as_deref().unwrap_or_default();
         let here = pods.iter().filter(|pod| {
             pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name.as_str())
-                && crate::check::facts::proxy_container(pod).is_some()
+                && crate::facts::proxy_container(pod).is_some()
         });
         let finding = Finding::new(format!(
             "node {name} is not Ready ({}): the state of the {} there is unknown",

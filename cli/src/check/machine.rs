@@ -1,8 +1,8 @@
 //! The prerequisites of a local node on this machine.
 
 use super::framework::{AppliesTo, Category, Check, CheckResult, Outcome};
-use crate::check::facts::names::BTF;
-use crate::check::facts::{Environment, Facts};
+use crate::facts::names::BTF;
+use crate::facts::{Environment, Facts};
 
 pub(super) const CATEGORY: Category = Category {
     name: "machine",

@@ -9,7 +9,7 @@ use mesh_k8s::values::Values;
 use mesh_k8s::{pod, select};
 
 use super::framework::{Check, CheckResult, Finding, Outcome};
-use crate::check::facts::{Fact, Facts, full_name};
+use crate::facts::{Fact, Facts, full_name};
 
 /// Warns, because only the network plugin knows whether NetworkPolicies are enforced.
 pub(super) const ADMIT: Check = Check::new(

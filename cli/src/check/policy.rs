@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
 use super::selected::{Selected, of_kind, read, selected};
 use super::{analysis, data_plane, fix};
-use crate::check::facts::{Environment, Fact, Facts, full_name};
+use crate::facts::{Environment, Fact, Facts, full_name};
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",

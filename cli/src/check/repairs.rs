@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use mesh_core::node::{Repair, RepairKind};
 
 use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, Outcome};
-use crate::check::certificate::format_duration;
-use crate::check::facts::names::{INJECTOR_REGISTRATION, INJECTOR_SECRET, VALIDATORS};
-use crate::check::facts::{Environment, Facts};
+use crate::certificate::format_duration;
+use crate::facts::names::{INJECTOR_REGISTRATION, INJECTOR_SECRET, VALIDATORS};
+use crate::facts::{Environment, Facts};
 use crate::output::count;
 
 pub(super) const CATEGORY: Category = Category {

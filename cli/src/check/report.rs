@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::fix;
 use super::framework::{Check, CheckResult, Finding, Outcome};
-use crate::check::facts::Facts;
+use crate::facts::Facts;
 use crate::output::style::Mark;
 
 /// The document that every hint refers to.

@@ -7,7 +7,7 @@ use mesh_k8s::select;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::check::facts::{Fact, Facts, fact_ref, full_name};
+use crate::facts::{Fact, Facts, fact_ref, full_name};
 use crate::output::count;
 
 pub(super) enum Selected<'a> {

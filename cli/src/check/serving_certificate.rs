@@ -5,9 +5,9 @@ use x509_parser::certificate::X509Certificate;
 
 use super::expiry::check_expiry;
 use super::framework::{CheckResult, Outcome};
-use crate::check::certificate::{self, time_problem};
-use crate::check::facts::Fact;
+use crate::certificate::{self, time_problem};
 use crate::clients::tls;
+use crate::facts::Fact;
 
 pub(super) struct ServingCertificate {
     secret: &'static str,

@@ -5,7 +5,7 @@ use mesh_k8s::kinds::ResourceExt;
 use super::agents::{FOREIGN_CNI, POD_SECURITY};
 use super::framework::{Category, Check, CheckResult, Outcome};
 use super::kubernetes::NODES_READY;
-use crate::check::facts::{Environment, Facts, Mode, fact_ref};
+use crate::facts::{Environment, Facts, Mode, fact_ref};
 use crate::output::count;
 
 pub(super) const CATEGORY: Category = Category {

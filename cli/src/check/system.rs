@@ -4,9 +4,9 @@
 use mesh_k8s::kinds::{EndpointSlice, Lease, ResourceExt, Service};
 
 use super::framework::{Check, CheckResult, Finding, Outcome};
-use crate::check::certificate::format_duration;
-use crate::check::facts::names::SYSTEM_NAMESPACE;
-use crate::check::facts::{Facts, fact_ref};
+use crate::certificate::format_duration;
+use crate::facts::names::SYSTEM_NAMESPACE;
+use crate::facts::{Facts, fact_ref};
 use crate::output::count;
 
 const DNS_PORT: i32 = 53;

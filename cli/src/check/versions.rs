@@ -5,8 +5,8 @@ use mesh_k8s::kinds::ResourceExt;
 
 use super::fix;
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
-use crate::check::facts::names::COMPONENTS;
-use crate::check::facts::{Environment, Facts, fact_ref, full_name, proxy_container};
+use crate::facts::names::COMPONENTS;
+use crate::facts::{Environment, Facts, fact_ref, full_name, proxy_container};
 
 pub(super) const CATEGORY: Category = Category {
     name: "control-plane-version",

@@ -7,7 +7,7 @@ mod data_plane;
 use std::collections::BTreeSet;
 
 use super::framework::{Category, Check, CheckResult, Finding, OnFailure, Outcome};
-use crate::check::facts::{Environment, Fact, Facts, Mode, fact_ref};
+use crate::facts::{Environment, Fact, Facts, Mode, fact_ref};
 
 /// How to install the extension, or to restore an object of it.
 const INSTALL: &str = "meshctl viz install | kubectl apply -f - (after an installation by Helm: helm upgrade linkerd-viz)";

@@ -9,13 +9,13 @@ use super::admission;
 use super::causes::{NOT_RUNNING, WEBHOOK};
 use super::framework::{Category, Check, CheckResult, Finding, OnFailure, Outcome};
 use super::serving_certificate::{self, ServingCertificate};
-use crate::check::facts::injection::{
+use crate::clients::tls;
+use crate::facts::injection::{
     ADMISSION, admits, covers_pods, dry_run_namespace, excludes_webhooks, requests_injection,
     selects, webhook,
 };
-use crate::check::facts::names::{INJECTOR_REGISTRATION, INJECTOR_SECRET, INJECTOR_SERVICE};
-use crate::check::facts::{Environment, Fact, Facts, InjectionDryRun, fact_ref};
-use crate::clients::tls;
+use crate::facts::names::{INJECTOR_REGISTRATION, INJECTOR_SECRET, INJECTOR_SERVICE};
+use crate::facts::{Environment, Fact, Facts, InjectionDryRun, fact_ref};
 use crate::output::count;
 
 pub(crate) mod validators;

@@ -5,9 +5,9 @@ mod table;
 use clap::Args as ClapArgs;
 
 use self::table::{Row, Workload, external, rows};
-use crate::check::gather::policies;
 use crate::commands::diagnostics::find_pods;
 use crate::exit::Failure;
+use crate::gather::policies;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::table::Table;

@@ -6,15 +6,15 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::check::facts::Mode;
-use crate::check::{self, CategoryReport, Report, explain, gather};
+use crate::check::{self, CategoryReport, Report, explain};
 use crate::exit::Failure;
+use crate::facts::Mode;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::output;
 use crate::output::progress::Progress;
 use crate::output::style::Mark;
 use crate::target::Scope;
+use crate::{gather, output};
 
 const EXAMPLES: &str = "\
 Examples:

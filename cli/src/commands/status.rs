@@ -9,9 +9,9 @@ use mesh_k8s::pod;
 use serde::Serialize;
 
 use super::version::format_counts;
-use crate::check::facts::{Facts, Mode, proxy_container};
-use crate::check::{self, CategoryReport, gather};
+use crate::check::{self, CategoryReport};
 use crate::exit::Failure;
+use crate::facts::{Facts, Mode, proxy_container};
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::progress::Progress;
@@ -19,6 +19,7 @@ use crate::output::style::Mark;
 use crate::output::table::Table;
 use crate::output::{self, Format};
 use crate::target::Scope;
+use crate::{certificate, gather};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -128,7 +129,7 @@ impl Status {
             Mesh::Cluster(cluster) => format!("context {}", cluster.context),
         };
         let expiry = |chain: &Result<Vec<Vec<u8>>, String>| {
-            check::certificate::expiry(chain.as_ref().ok()?, facts.now)
+            certificate::expiry(chain.as_ref().ok()?, facts.now)
         };
         Self {
             place,

@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use x509_parser::pem::Pem;
 
-use crate::check::certificate;
 use crate::cluster::Cluster;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::install::flags::ValueFlags;
 use crate::install::overrides::Overrides;
 use crate::install::{self, RenderRequest, manifest, preflight};
-use crate::output;
 use crate::output::manifests::ManifestFormat;
+use crate::{certificate, output};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -8,8 +8,8 @@ use mesh_k8s::kinds::ResourceExt;
 
 use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::system;
-use crate::check::certificate::format_duration;
-use crate::check::facts::{Facts, fact_ref};
+use crate::certificate::format_duration;
+use crate::facts::{Facts, fact_ref};
 
 /// The lease of the replica that writes the statuses of routes, as in Linkerd.
 const WRITER_LEASE: &str = "policy-controller-write";

@@ -12,9 +12,9 @@ use mesh_k8s::{heartbeat, pod, select};
 use super::super::fix;
 use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::system::has_ready_endpoint;
-use crate::check::facts::names::COMPONENTS;
-use crate::check::facts::{Fact, Facts, fact_ref, full_name};
 use crate::cluster::agent;
+use crate::facts::names::COMPONENTS;
+use crate::facts::{Fact, Facts, fact_ref, full_name};
 use crate::output::count;
 
 pub(super) fn accounts(facts: &Facts) -> CheckResult {

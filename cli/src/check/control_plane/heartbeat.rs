@@ -4,7 +4,7 @@ use mesh_k8s::heartbeat::NAME;
 use mesh_k8s::kinds::{CronJob, ResourceExt};
 
 use super::super::framework::{CheckResult, Finding, Outcome};
-use crate::check::facts::{Facts, fact_ref};
+use crate::facts::{Facts, fact_ref};
 
 /// Nothing depends on reports, so that all findings are warnings.
 pub(super) fn cron_job(facts: &Facts) -> CheckResult {

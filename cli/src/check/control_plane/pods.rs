@@ -8,10 +8,10 @@ use mesh_k8s::pod;
 
 use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::{admission, fix, images, webhook};
-use crate::check::facts::containers::{container_statuses, running_since};
-use crate::check::facts::names::COMPONENTS;
-use crate::check::facts::{Environment, Fact, Facts, fact_ref, full_name};
 use crate::cluster::agent;
+use crate::facts::containers::{container_statuses, running_since};
+use crate::facts::names::COMPONENTS;
+use crate::facts::{Environment, Fact, Facts, fact_ref, full_name};
 use crate::output::count;
 
 pub(super) fn workloads(facts: &Facts) -> CheckResult {

@@ -15,7 +15,7 @@ use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::selected::{Selected, read};
 use super::super::{analysis, fix};
 use super::workloads;
-use crate::check::facts::{Fact, Facts, fact_ref, full_name};
+use crate::facts::{Fact, Facts, fact_ref, full_name};
 
 pub(super) fn inject_values(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();

@@ -6,7 +6,7 @@ use mesh_k8s::pod::{self, ports as pod_ports};
 
 use super::super::fix;
 use super::super::framework::{CheckResult, Finding, Outcome};
-use crate::check::facts::{Facts, full_name};
+use crate::facts::{Facts, full_name};
 
 /// The outbound port is not part of [`pod_ports::ProxyPorts`], because only the pod itself connects
 /// to it.

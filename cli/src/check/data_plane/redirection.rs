@@ -9,7 +9,7 @@ use mesh_k8s::values::Redirection;
 use super::super::fix;
 use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::identity::excluded_new_pods;
-use crate::check::facts::{Environment, Facts, full_name, proxy_container};
+use crate::facts::{Environment, Facts, full_name, proxy_container};
 use crate::output::count;
 
 /// The container of a pod that a foreign CNI plugin redirects, without an agent.

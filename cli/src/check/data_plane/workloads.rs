@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::admission;
 use super::super::framework::{CheckResult, Finding, Outcome};
-use crate::check::facts::{Fact, Facts, fact_ref};
+use crate::facts::{Fact, Facts, fact_ref};
 
 /// A workload, with a pod as its template describes it.
 pub(super) struct Workload<'a> {

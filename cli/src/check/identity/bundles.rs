@@ -7,10 +7,10 @@ use mesh_k8s::pod;
 
 use super::super::fix;
 use super::super::framework::{CheckResult, Finding, Outcome};
-use crate::check::certificate;
-use crate::check::facts::containers::{container_statuses, running_since};
-use crate::check::facts::names::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
-use crate::check::facts::{Fact, Facts, Proxy, fact_ref, full_name, proxy_container};
+use crate::certificate;
+use crate::facts::containers::{container_statuses, running_since};
+use crate::facts::names::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
+use crate::facts::{Fact, Facts, Proxy, fact_ref, full_name, proxy_container};
 
 /// Returns the ConfigMap in the control plane's namespace, if it exists.
 fn own_map(facts: &Facts) -> Fact<Option<&ConfigMap>> {

@@ -8,9 +8,9 @@ use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::{read, title};
-use crate::check::facts::{Facts, full_name};
 use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::selected::{Selected, selected};
+use crate::facts::{Facts, full_name};
 
 /// Default policies that allow every client; what they do not see they would have allowed.
 const OPEN: [&str; 2] = ["all-unauthenticated", "audit"];

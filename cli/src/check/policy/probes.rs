@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::selected::{Selected, selected};
-use crate::check::facts::{Fact, Facts, full_name};
+use crate::facts::{Fact, Facts, full_name};
 
 /// Finds HTTP probes that the proxy answers with 404, so that the pod does not become ready.
 pub(super) fn unmatched(facts: &Facts) -> CheckResult {

@@ -12,7 +12,7 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{Facts, healthy, row};
-use crate::check::facts::InjectionDryRun;
+use crate::facts::InjectionDryRun;
 use crate::output::style::Mark;
 
 const CONFIG: &str = "identityTrustDomain: cluster.local";

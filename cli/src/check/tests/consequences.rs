@@ -9,7 +9,7 @@ use super::edits::{
     scale_injector_to_zero, set_scheduled,
 };
 use super::{all_rows, evaluate, find, healthy, row};
-use crate::check::facts::{Facts, InjectionDryRun};
+use crate::facts::{Facts, InjectionDryRun};
 use crate::output::style::Mark;
 
 /// Returns the rows that are not OK, each with its root cause.

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::fixture::{self, TestCa, pod};
-use crate::check::facts::names::TRUST_ROOTS;
-use crate::check::facts::{AccessReview, Fact, Facts, Mode, Permission, ValidatorObjects};
+use crate::facts::names::TRUST_ROOTS;
+use crate::facts::{AccessReview, Fact, Facts, Mode, Permission, ValidatorObjects};
 
 /// An object of the cluster as JSON, which replaces the object when it is dropped.
 pub(super) struct Edit<'a, T: DeserializeOwned> {

@@ -12,8 +12,8 @@ use super::edits::{
     policy, pre, present, remove_pods, send_reports, served, set_container, set_events,
     set_scheduled, set_value, status, stranger, trust_old_anchors,
 };
-use crate::check::facts::permission::FOR_INSTALLATION;
-use crate::check::facts::{Environment, Facts, InjectionDryRun, Mode};
+use crate::facts::permission::FOR_INSTALLATION;
+use crate::facts::{Environment, Facts, InjectionDryRun, Mode};
 use crate::output::style::Mark;
 use crate::target::Scope;
 

@@ -13,8 +13,8 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{evaluate, find, healthy, row, wrong_rows};
-use crate::check::facts::injection::dry_run_namespace;
-use crate::check::facts::{Facts, InjectionDryRun};
+use crate::facts::injection::dry_run_namespace;
+use crate::facts::{Facts, InjectionDryRun};
 use crate::output::style::Mark;
 use crate::target::Scope;
 

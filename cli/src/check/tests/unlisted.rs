@@ -10,7 +10,7 @@ use super::edits::{
 };
 use super::faults::{Fault, check};
 use super::{all_rows, healthy, row};
-use crate::check::facts::InjectionDryRun;
+use crate::facts::InjectionDryRun;
 use crate::output::style::Mark;
 
 pub(super) const FAULTS: &[Fault] = &[

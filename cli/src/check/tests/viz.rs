@@ -6,7 +6,7 @@ use super::super::fixture::viz::{add_viz, set_api_service_bundle};
 use super::super::fixture::{NOW, TestCa, pod};
 use super::edits::{edit, edit_pod, pods, remove_pods};
 use super::faults::{Fault, check};
-use crate::check::facts::{Facts, Mode};
+use crate::facts::{Facts, Mode};
 
 /// Removes a Deployment of the extension.
 fn remove_deployment(facts: &mut Facts, name: &str) {

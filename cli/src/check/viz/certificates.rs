@@ -4,10 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mesh_k8s::kinds::Secret;
 
-use crate::check::facts::names::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
-use crate::check::facts::{Fact, Facts, fact_ref};
 use crate::check::framework::{CheckResult, Outcome};
 use crate::check::serving_certificate::{self, ServingCertificate};
+use crate::facts::names::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
+use crate::facts::{Fact, Facts, fact_ref};
 
 pub(super) fn tap_valid(facts: &Facts) -> CheckResult {
     let bundle = tap_bundle(facts)?;

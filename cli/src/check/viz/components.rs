@@ -3,10 +3,10 @@
 use mesh_k8s::kinds::{Deployment, Pod, ResourceExt};
 
 use crate::check::control_plane::pods::container_problems;
-use crate::check::facts::containers::container_statuses;
-use crate::check::facts::{Fact, Facts, fact_ref, full_name, proxy_container};
 use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::versions::tag;
+use crate::facts::containers::container_statuses;
+use crate::facts::{Fact, Facts, fact_ref, full_name, proxy_container};
 use crate::output::count;
 
 const PROMETHEUS: &str = "prometheus";

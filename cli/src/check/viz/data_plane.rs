@@ -6,9 +6,9 @@ use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use crate::check::facts::{Facts, fact_ref, full_name};
 use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::policy::ip_families::default_inbound_policy;
+use crate::facts::{Facts, fact_ref, full_name};
 use crate::output::count;
 
 /// Default policies that deny the meshed Prometheus, which is authenticated and in the cluster.

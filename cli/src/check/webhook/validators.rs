@@ -5,8 +5,8 @@ use mesh_k8s::kinds::ValidatingWebhook;
 use super::super::causes::NOT_RUNNING;
 use super::super::framework::{Check, CheckResult, Finding, Outcome};
 use super::super::serving_certificate::{self, ServingCertificate};
-use crate::check::facts::names::{POLICY_VALIDATOR, PROFILE_VALIDATOR, VALIDATORS, ValidatorNames};
-use crate::check::facts::{Fact, Facts, NOT_QUERIED, ValidatorObjects, fact_ref};
+use crate::facts::names::{POLICY_VALIDATOR, PROFILE_VALIDATOR, VALIDATORS, ValidatorNames};
+use crate::facts::{Fact, Facts, NOT_QUERIED, ValidatorObjects, fact_ref};
 
 pub(super) const REGISTERED: Check = Check::new(
     "l5d-existence-vwc",

@@ -1,13 +1,12 @@
 //! `meshctl diagnostics proxy-metrics` and `controller-metrics`.
 
-use crate::clients;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
-use crate::output;
 use crate::target::resource::{ResourceKind, WORKLOADS};
 use crate::target::{MeshPod, Scope};
+use crate::{clients, output};
 
 const PROXY_METRICS_EXAMPLES: &str = "\
 Examples:

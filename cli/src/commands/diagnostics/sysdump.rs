@@ -14,12 +14,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
 
-use crate::check::facts::Mode;
-use crate::check::{self, gather};
+use crate::facts::Mode;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::output;
 use crate::target::Scope;
+use crate::{check, gather, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

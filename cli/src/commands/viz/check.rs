@@ -1,9 +1,9 @@
 //! `meshctl viz check`: whether the viz extension works.
 
 use super::source;
-use crate::check::facts::Mode;
 use crate::commands::check::{self, Reporting};
 use crate::exit::Failure;
+use crate::facts::Mode;
 use crate::global::Global;
 use crate::mesh::Mesh;
 

@@ -18,7 +18,7 @@ use mesh_core::redirection::RedirectionEvent;
 use mesh_core::route::http::RequestHead;
 use mesh_core::tap::TapStreamEnd;
 
-pub(super) use crate::check::facts::Fact;
+pub(super) use crate::facts::Fact;
 
 #[derive(Clone, Debug)]
 pub(super) struct Facts {

@@ -8,12 +8,11 @@ use mesh_k8s::pod;
 use serde::Serialize;
 
 use super::Dump;
-use crate::check::gather;
-use crate::clients;
 use crate::cluster::{Cluster, Namespaced, error};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
 use crate::target::Scope;
+use crate::{clients, gather};
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {
     let mut all = vec![cluster.control_namespace.clone()];

@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::within;
 use crate::analyze::kinds::{Kind, POLICIES, WORKLOADS};
-use crate::check::facts::names::{
-    DNS_CONFIG, INJECTOR_REGISTRATION, INJECTOR_SECRET, SYSTEM_NAMESPACE, TRUST_BUNDLE,
-    TRUST_ROOTS, VALIDATORS, ValidatorNames,
-};
-use crate::check::facts::{Fact, Facts, Mode, ValidatorObjects};
 use crate::clients;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
+use crate::facts::names::{
+    DNS_CONFIG, INJECTOR_REGISTRATION, INJECTOR_SECRET, SYSTEM_NAMESPACE, TRUST_BUNDLE,
+    TRUST_ROOTS, VALIDATORS, ValidatorNames,
+};
+use crate::facts::{Fact, Facts, Mode, ValidatorObjects};
 use crate::target::Scope;
 
 /// The API groups that the mesh uses.

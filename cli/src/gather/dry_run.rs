@@ -6,8 +6,8 @@ use kube::api::PostParams;
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::PROXY_CONTAINER;
 
-use crate::check::facts::{Fact, InjectionDryRun};
 use crate::cluster::{Cluster, error};
+use crate::facts::{Fact, InjectionDryRun};
 
 /// Satisfies the restricted Pod Security Standard, so that only the injector affects the result.
 const POD: &str = r#"{

@@ -13,10 +13,10 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
-use crate::check::facts::injection::dry_run_namespace;
-use crate::check::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
+use crate::facts::injection::dry_run_namespace;
+use crate::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use crate::mesh::Mesh;
 use crate::target::Scope;
 

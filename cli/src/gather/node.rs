@@ -10,7 +10,7 @@ use mesh_local::settings::Settings;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::check::facts::Fact;
+use crate::facts::Fact;
 use crate::node::Node;
 
 pub(super) fn pods(node: &Node) -> Fact<Vec<Pod>> {

@@ -9,10 +9,10 @@ use mesh_k8s::kinds::authorization::{
     SubjectAccessReviewSpec,
 };
 
-use crate::check::facts::{AccessReview, Fact, Facts, Permission, permission};
 use crate::clients;
 use crate::cluster::error::to_fact;
 use crate::cluster::{Cluster, agent};
+use crate::facts::{AccessReview, Fact, Facts, Permission, permission};
 
 /// The permissions that each controller requires. Their roles grant more; the mesh fails without
 /// these.

@@ -5,12 +5,12 @@ use std::path::Path;
 use mesh_k8s::kinds::{ResourceExt, Secret};
 use mesh_local::pki;
 
-use crate::check::certificate::read_pem;
-use crate::check::facts::names::{BUNDLE_KEY, TRUST_ROOTS};
-use crate::check::facts::{Fact, Facts, Trust, fact_ref};
+use crate::certificate::read_pem;
 use crate::clients::tls;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
+use crate::facts::names::{BUNDLE_KEY, TRUST_ROOTS};
+use crate::facts::{Fact, Facts, Trust, fact_ref};
 use crate::node::Node;
 
 const ISSUER: &str = "linkerd-identity-issuer";

@@ -12,11 +12,11 @@ use mesh_k8s::pod;
 use serde::de::DeserializeOwned;
 
 use super::{objects, within};
-use crate::check::facts::names::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
-use crate::check::facts::{Fact, Facts, SelfCheck};
 use crate::clients::metrics_api::MetricsApi;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
+use crate::facts::names::{TAP_API, TAP_INJECTOR, TAP_INJECTOR_SECRET, TAP_SECRET};
+use crate::facts::{Fact, Facts, SelfCheck};
 
 /// Reads the objects of the extension and asks the metrics API about itself.
 pub(super) async fn query(cluster: &Cluster, facts: &mut Facts) {

@@ -4,10 +4,10 @@ use mesh_core::exposition;
 use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::PROXY_CONTAINER;
 
-use crate::check::facts::containers::can_respond;
-use crate::check::facts::names::{COMPONENTS, INJECTOR_SERVICE};
-use crate::check::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
 use crate::clients::{self, http, tls};
+use crate::facts::containers::can_respond;
+use crate::facts::names::{COMPONENTS, INJECTOR_SERVICE};
+use crate::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
 use crate::target::MeshPod;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::check::facts::Machine;
-use crate::check::facts::names::BTF;
+use crate::facts::Machine;
+use crate::facts::names::BTF;
 
 pub(super) fn read() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
