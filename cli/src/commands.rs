@@ -24,6 +24,7 @@ pub(crate) mod why;
 use clap::Subcommand;
 
 use crate::global::Global;
+use crate::runtime::on_runtime;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -99,12 +100,4 @@ pub(crate) fn run(
         Command::Viz(args) => on_runtime(viz::run(&args, global)),
         Command::Completion(args) => completion::run(&args, cli_definition()),
     }
-}
-
-/// Runs the future of a command on a single-threaded runtime.
-pub(crate) fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(work)
 }

@@ -17,6 +17,7 @@ mod install;
 mod mesh;
 mod node;
 mod output;
+mod runtime;
 mod stop;
 mod target;
 

@@ -4,7 +4,7 @@
 
 pub(crate) mod agent_process;
 pub(crate) mod controllers;
-pub(crate) mod prometheus;
+pub(crate) mod prometheus_server;
 mod selection;
 pub(crate) mod tap;
 

@@ -6,6 +6,7 @@ mod metrics;
 mod policy;
 mod precedence;
 mod profile;
+mod query_source;
 mod redirection;
 mod sysdump;
 
@@ -13,7 +14,6 @@ use clap::Subcommand;
 
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::mesh::controllers::QueryContext;
 
 pub(crate) use self::metrics::find_pods;
 
@@ -44,27 +44,6 @@ enum Command {
     Heartbeat(heartbeat::Args),
     /// Write an archive for a bug report, without secrets
     Sysdump(sysdump::Args),
-}
-
-/// The controller pod to query, and the client on whose behalf the query is sent.
-#[derive(Debug, clap::Args)]
-pub(crate) struct QuerySource {
-    /// Pod of the destination controller to query; default: any ready one
-    #[arg(long, value_name = "POD")]
-    destination_pod: Option<String>,
-    /// Context token, with which proxies identify themselves: {"ns":"shop","nodeName":"a"}
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
-}
-
-impl QuerySource {
-    fn query<'a>(&'a self, mesh: &'a Mesh, default_token: &'a str) -> QueryContext<'a> {
-        QueryContext {
-            mesh,
-            pod: self.destination_pod.as_deref(),
-            token: self.token.as_deref().unwrap_or(default_token),
-        }
-    }
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {

@@ -15,10 +15,10 @@ use mesh_local::container::shim;
 use mesh_local::node;
 use mesh_local::node_paths::NodePaths;
 
-use crate::commands::on_runtime;
 use crate::global::Global;
 use crate::node::failed;
 use crate::output;
+use crate::runtime::on_runtime;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

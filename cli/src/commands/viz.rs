@@ -18,12 +18,13 @@ mod source;
 mod stat;
 mod stat_inbound;
 mod stat_outbound;
+mod table_format;
 mod tap;
 mod top;
 mod traffic;
 mod uninstall;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
 use self::source::Extension;
 use crate::global::Global;
@@ -74,15 +75,6 @@ enum Command {
 
 /// Where the extension is installed unless --viz-namespace names another namespace.
 const DEFAULT_NAMESPACE: &str = "linkerd-viz";
-
-/// The output format of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TableFormat {
-    Table,
-    /// With further columns
-    Wide,
-    Json,
-}
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let extension = &args.extension;

@@ -3,7 +3,7 @@
 use mesh_core::endpoint::{Endpoint, EndpointUpdate, ProtocolHint};
 use serde::Serialize;
 
-use super::QuerySource;
+use super::query_source::QuerySource;
 use crate::mesh::{Mesh, controllers};
 use crate::output::table::Table;
 use crate::output::{self, Format};

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use mesh_core::policy::outbound::Target;
 
-use super::{QuerySource, precedence};
+use super::precedence;
+use super::query_source::QuerySource;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::{Mesh, controllers};

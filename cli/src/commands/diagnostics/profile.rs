@@ -8,7 +8,7 @@ use mesh_core::profile::{Profile, ProfileRoute, RequestMatch, ResponseMatch};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::QuerySource;
+use super::query_source::QuerySource;
 use crate::mesh::{Mesh, controllers};
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};

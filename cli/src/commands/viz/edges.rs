@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use super::resources;
 use super::source::{Extension, Source};
-use super::{TableFormat, resources};
+use super::table_format::TableFormat;
 use crate::clients::metrics_api::Edge;
 use crate::exit::Failure;
 use crate::global::Global;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::TableFormat;
 use super::cells::{LATENCIES, REQUESTS, latency_cells, rate_cells, request_cells};
 use super::resources::{self, Window};
 use super::source::{Extension, Source};
+use super::table_format::TableFormat;
 use crate::clients::metrics_api::{Peer, RouteRow, RouteTable, StatQuery};
 use crate::global::Global;
 use crate::output::table::Table;

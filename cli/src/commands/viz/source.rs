@@ -11,7 +11,7 @@ use crate::cluster::service::PodPort;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::mesh::prometheus::Prometheus;
+use crate::mesh::prometheus_server::Prometheus;
 use crate::node::Node;
 use crate::target::Scope;
 

@@ -5,9 +5,9 @@ mod table;
 
 use std::time::Duration;
 
-use super::TableFormat;
 use super::resources::{self, Window};
 use super::source::{Extension, Source};
+use super::table_format::TableFormat;
 use crate::clients::metrics_api::{Peer, StatQuery, StatRow};
 use crate::exit::Failure;
 use crate::global::Global;

@@ -8,7 +8,7 @@ use crate::clients::metrics_api::{Target, TimeWindow};
 use crate::clients::prometheus_api::Sample;
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::mesh::prometheus::Prometheus;
+use crate::mesh::prometheus_server::Prometheus;
 use crate::output::Format;
 use crate::target::resource::{Resource, ResourceKind};
 

@@ -11,7 +11,7 @@ use mesh_k8s::values::Values;
 use crate::clients;
 use crate::cluster::Cluster;
 use crate::cluster::error::{self, to_fact};
-use crate::mesh::prometheus::Prometheus;
+use crate::mesh::prometheus_server::Prometheus;
 
 /// Returns the CronJob that sends reports, if it exists.
 pub(super) async fn cron_job(cluster: &Cluster) -> anyhow::Result<Option<CronJob>> {
