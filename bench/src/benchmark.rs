@@ -3,7 +3,7 @@
 //!
 //! All systems run at the same time, each in network namespaces of its own. Load alternates between
 //! them, in forward and backward order, and the cost of a proxy is its run time according to the
-//! scheduler. A round during which other programs used the machine does not count. `workload` lists
+//! scheduler. A round does not count if other programs used the machine meanwhile. `workload` lists
 //! the workloads and their goals; published results are in `docs/bench`. The benchmark removes
 //! everything that it created, also after a failure.
 
@@ -65,8 +65,8 @@ pub(crate) struct BenchmarkOptions {
     /// Run few short rounds, without the long workloads
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Also count rounds during which other programs used the machine. Such results are not
-    /// publishable; they show that the benchmark works
+    /// Also count rounds while other programs used the machine. Such results are not publishable;
+    /// they show that the benchmark works
     #[arg(long)]
     pub(crate) noisy: bool,
     /// Number of rounds that must count [default: 7, or 3 with --quick]
@@ -89,7 +89,7 @@ pub(crate) struct BenchmarkOptions {
     pub(crate) list: bool,
 }
 
-/// What is measured instead of the proxy.
+/// Measurements of other parts than the proxy.
 #[derive(Debug, Clone, clap::Subcommand)]
 enum OtherBenchmark {
     /// Measure the controllers against a scripted front of an API server
@@ -289,7 +289,7 @@ impl Plan {
         self.suts.iter().filter(measured).copied().collect()
     }
 
-    /// Number of rounds after which a run stops even if too few of them were quiet.
+    /// A run stops after this many rounds even if too few of them were quiet.
     fn attempts(&self) -> usize {
         self.rounds * 2
     }

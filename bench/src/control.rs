@@ -27,8 +27,7 @@ use crate::authority::{CertificateAuthority, LIFETIME};
 use crate::turn::{self, Turn};
 use crate::{print_error, print_event};
 
-/// Interval at which changes are made: shorter than a proxy's own batching, long enough for a
-/// timer.
+/// Interval between changes: shorter than a proxy's own batching, long enough for a timer.
 const TICK: Duration = Duration::from_millis(2);
 /// The end of a second with changes has none, so that the next one has no message about them.
 const LAST_CHANGE: Duration = Duration::from_millis(950);
@@ -64,7 +63,7 @@ pub(crate) struct Options {
     clear: Vec<u16>,
 }
 
-/// How often endpoints change, and in which seconds.
+/// How often endpoints change, and in which turn.
 #[derive(Clone, Copy)]
 struct Changes {
     rate: u64,

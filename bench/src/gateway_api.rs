@@ -1,8 +1,8 @@
 //! `cargo xtask test --suites gateway-api`: the Gateway API's conformance tests for meshes, on a
 //! cluster, with a mesh that is installed for them.
 //!
-//! The tests and their versions are those of `bench/gateway-api/go.mod`. Their application is
-//! Istio's echo server, whose image is made here, since the cluster may have no registry.
+//! `bench/gateway-api/go.mod` pins the tests and their versions. Their application is Istio's echo
+//! server. Its image is made here, since the cluster may have no registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -221,7 +221,7 @@ fn echo_image(tools: &Path, reference: &str) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
-/// Writes a kubeconfig whose current context is this one, which is what the tests use.
+/// Writes a kubeconfig with this current context: the tests use the current one.
 fn write_kubeconfig(context: &str, path: &Path) -> anyhow::Result<()> {
     let mut kubectl = Command::new("kubectl");
     kubectl.args(["config", "view", "--minify", "--raw", "--context", context]);

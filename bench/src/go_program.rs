@@ -41,7 +41,7 @@ impl GoProgram {
     }
 
     /// The same for a program whose module replaces others: `go install` refuses it. It is built as
-    /// the tool of an empty module, in which the replacements have no effect.
+    /// the tool of an empty module, where the replacements have no effect.
     pub(crate) fn install_as_tool(&self, tools: &Path) -> anyhow::Result<()> {
         self.build(tools, || {
             let module = self.directory(tools).join("module");
@@ -78,7 +78,7 @@ impl GoProgram {
     }
 }
 
-/// Fails without Go, which is required to build `what`.
+/// Fails without Go. `what` requires it and is named in the error.
 pub(crate) fn require_go(what: &str) -> anyhow::Result<()> {
     if find_program("go").is_none() {
         bail!(

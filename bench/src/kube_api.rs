@@ -2,9 +2,10 @@
 //! their pods. The benchmark of the controllers runs them against it.
 //!
 //! It lists and watches every kind that the controllers ask for, and merges writes into stored
-//! objects, as for Leases. Its objects match every selector that the controllers use, so that
-//! selectors are not evaluated. A list is never divided into pages. It authenticates each token of
-//! a ServiceAccount, whatever its signature, after `--token-review-delay` milliseconds.
+//! objects, as for Leases. Its objects match every selector that the controllers use, so it does
+//! not evaluate selectors. It divides lists into pages by `limit` and `continue`. It authenticates
+//! each token of a ServiceAccount, whatever its signature, after `--token-review-delay`
+//! milliseconds.
 //!
 //! `POST /bench/toggle/NS/SERVICE` changes whether one endpoint of the Service is ready, and
 //! `POST /bench/toggle-opaque/NS/SERVICE` whether its port is opaque.
@@ -44,7 +45,7 @@ pub(crate) struct Options {
     token_review_delay: u64,
 }
 
-/// What the responses come from.
+/// The state behind the responses.
 struct Front {
     cluster: Cluster,
     token_review_delay: Duration,

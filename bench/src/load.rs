@@ -129,8 +129,8 @@ impl Outcome {
     }
 }
 
-/// Runs clients in a closed loop, each of which sends the next item when it has the response to the
-/// last and begins with another one, and prints the outcome.
+/// Runs clients in a closed loop and prints the outcome. Each client sends the next item when it
+/// has the response to the last, and begins with another item.
 async fn closed_loops<C, T, F>(
     clients: Vec<C>,
     items: &'static [T],

@@ -1,4 +1,4 @@
-//! `mesh-bench`: what `cargo xtask bench`, `soak` and `test --suites` run.
+//! `mesh-bench`: the program that `cargo xtask bench`, `soak` and `test --suites` run.
 //!
 //! `benchmark` (with `soak`) measures and `suites` tests a pair of proxies in pods on this machine,
 //! which `testbed` creates. `gateway_api` tests a mesh on a cluster. The other commands are helper
@@ -6,11 +6,10 @@
 //!
 //! `authority` issues certificates for every system under test. `control` is a control plane with
 //! precomputed responses, so that its latency does not distort a measurement of the proxy.
-//! `kube_api` is what the controllers read their objects from when they are measured.
-//! `collector` receives spans, and `series` serves the series of many pods. `serve` runs the
-//! applications, `load` their clients, and `attack` malicious clients. Each command prints its
-//! result as one JSON object on one line of standard output, which is all that its parent process
-//! reads.
+//! `kube_api` serves the controllers their objects when they are measured. `collector` receives
+//! spans, and `series` serves the series of many pods. `serve` runs the applications, `load` their
+//! clients, and `attack` malicious clients. Each command prints its result as one JSON object on
+//! one line of standard output; its parent process reads nothing else.
 
 #![expect(
     clippy::print_stdout,

@@ -1,5 +1,5 @@
-//! `mesh-bench series`: the series of the proxies of many pods, for one Prometheus, as they are
-//! after relabelling: what the metrics API queries, with the labels of a proxy.
+//! `mesh-bench series`: the series of the proxies of many pods, for one Prometheus. They have the
+//! form that they have after relabelling, with a proxy's labels: the metrics API queries that form.
 //!
 //! Every counter grows with the time since the start, by an amount that differs between pods.
 

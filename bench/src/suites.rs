@@ -56,7 +56,8 @@ pub(crate) enum Suite {
     GrpcInterop,
     /// Autobahn's WebSocket cases
     Kosoku,
-    /// Tracing: what Jaeger receives of instrumented applications and the proxies between them
+    /// Tracing: the traces that Jaeger receives from instrumented applications and the proxies
+    /// between them
     Jaeger,
     /// Request smuggling
     Smugglex,

@@ -1,8 +1,8 @@
 //! Pairs of pods with proxies between them, set up by the node agent and a control plane without a
 //! cluster. `benchmark` and `suites` run on it.
 //!
-//! A testbed holds what its pods share: programs, certificates, a cgroup and the CPUs. It is
-//! removed on drop.
+//! A testbed holds the resources that its pods share: programs, certificates, a cgroup and the
+//! CPUs. It is removed on drop.
 
 mod agent;
 mod cpus;

@@ -1,12 +1,13 @@
-//! Turns of a second each. Programs that share the clock take the same turns without a word to each
-//! other: a load reports each second apart, and what is compared has every other one.
+//! Turns of one second each. Programs that share the clock agree on the turns without
+//! communicating: a load reports each second separately, and the feature under measurement is on in
+//! every other one.
 
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 
 const LENGTH: Duration = Duration::from_secs(1);
-/// From the beginning of a turn to that of the next one of the same name.
+/// From the beginning of a turn to the beginning of the next turn of the same name.
 pub(crate) const PERIOD: Duration = Duration::from_secs(2);
 
 /// Whether a second of the clock is even or odd.

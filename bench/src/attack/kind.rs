@@ -44,7 +44,7 @@ pub(super) enum AttackKind {
     EmptyData,
     /// Empty DATA frames with END_STREAM on a stream that the receiver has reset
     ResetData,
-    /// Field blocks of thousands of bytes, each of which refers to a large field
+    /// Field blocks of thousands of bytes that each refer to a large field
     HpackBomb,
     /// An HTTP/1.1 body in chunks of one byte
     TinyChunks,

@@ -1,8 +1,7 @@
 //! Compares requests with and without an access log in JSON.
 //!
-//! The log goes to a pipe that a program reads, as a container runtime does. What the proxy dropped
-//! because the pipe was full was not paid for, so that the share of the written entries stands
-//! beside the cost.
+//! The log goes to a pipe that a program reads, as a container runtime does. When the pipe is full,
+//! the proxy drops entries. Dropped entries cost nothing, so the fraction written is reported too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

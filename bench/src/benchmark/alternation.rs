@@ -1,7 +1,7 @@
-//! Compares the seconds of one load, of which every other one has what is measured.
+//! Alternates one-second windows with and without the feature, and compares neighbours.
 //!
-//! A round is a second with it and one without it, side by side: the machine's state changes p99 by
-//! more than what is measured does, but not often within two seconds.
+//! A round is one window of each kind, side by side: the machine's state changes p99 by more than
+//! the feature does, but rarely within two seconds.
 
 use super::Run;
 use super::load::{self, Outcome};
@@ -10,12 +10,12 @@ use super::traffic::several_rounds;
 use super::with_and_without::Variant;
 use crate::turn::Turn;
 
-/// So many times the seconds of other workloads: the ratio of two seconds varies by a third.
+/// A multiple of the duration of other workloads: the ratio of two windows varies by a third.
 const MORE_SECONDS: u32 = 24;
 
-/// Runs loads with [`load::by_second`] until enough of them were quiet. `measure` runs one of so
-/// many seconds with what is measured and as many without it, which has it in the given turn. It
-/// returns what happened in each second, and metrics of those that had it.
+/// Runs loads with [`load::by_second`] until enough of them were quiet. `measure` runs one load:
+/// the given number of seconds with the feature, in the given turn, and as long without it. It
+/// returns the outcome of each second, and metrics of the seconds with the feature.
 pub(super) fn row(
     run: Run<'_>,
     mut measure: impl FnMut(Turn, u32) -> anyhow::Result<(Vec<Outcome>, Sample)>,

@@ -1,8 +1,8 @@
-//! `cargo xtask bench control`: what the controllers cost, in one run beside Istio's control plane,
+//! `cargo xtask bench control`: the cost of the controllers, in one run with Istio's control plane,
 //! each against a scripted front of a Kubernetes API server (`mesh-bench kube-api`).
 //!
 //! The controllers run on one CPU, the fronts and the watches (`mesh-bench load destinations` and
-//! its like) on another. A row during which other programs used the machine is marked as noisy.
+//! its like) on another. A row is marked as noisy if other programs used the machine meanwhile.
 
 mod command;
 mod fan_out;
@@ -55,8 +55,8 @@ struct Plan {
     watches: usize,
     /// Endpoints of the watched Service, in two rows each.
     endpoints: &'static [u32],
-    /// Rounds of a row, each with so many changes of each control plane: an even number, after
-    /// which all endpoints are ready again.
+    /// Rounds of a row, and changes of each control plane in a round: an even number, so that all
+    /// endpoints are ready again at its end.
     rounds: u32,
     changes: u32,
     storms: u32,
@@ -76,7 +76,7 @@ struct Breadth {
     seconds: u32,
 }
 
-/// What is compared.
+/// The control planes that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Ours,
@@ -97,8 +97,7 @@ const FULL: Plan = Plan {
     changes: 2,
     storms: 3,
     breadth: Breadth {
-        // Each Service changes every twenty seconds: later than the ten for which Istio collects
-        // changes at most.
+        // Each Service changes every twenty seconds. Istio collects changes for ten at most.
         population: Population {
             services: 2000,
             pods: 5,

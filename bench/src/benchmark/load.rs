@@ -19,7 +19,7 @@ use crate::turn::Turn;
 
 /// Connections of the workloads at a fixed rate.
 pub(super) const RATE_CONNECTIONS: u32 = 64;
-/// Streams of the streaming workloads, over so many connections.
+/// Streams of the streaming workloads, and the number of their connections.
 const STREAMS: (u32, u32) = (100, 10);
 /// Connections of HTTP/2 load and streams on each.
 const HTTP2: (u32, u32) = (8, 16);
@@ -39,7 +39,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what another run of the load did. Its latencies are lost: percentiles have no sum.
+    /// Adds the outcome of another run of the load. Its latencies are lost: percentiles have no
+    /// sum.
     pub(super) fn add(&mut self, other: &Self) {
         *self = Self {
             operations: self.operations + other.operations,
@@ -66,7 +67,8 @@ pub(super) fn measure(
     Ok((sample, outcome.failed))
 }
 
-/// Adds what the proxies of a system used for each of these operations since the given run times.
+/// Adds the CPU time that the proxies of a system used for each operation since the given run
+/// times.
 pub(super) fn add_cpu(
     sample: &mut Sample,
     system: &System,
@@ -95,8 +97,8 @@ pub(super) fn apply(
         .with_context(|| format!("parse the report of the load on {}:\n{output}", system.sut))
 }
 
-/// Runs HTTP/1 load at a fixed rate through a system, and returns what happened in each second, of
-/// which the first is an even one. Each turn has so many of them.
+/// Runs HTTP/1 load at a fixed rate through a system, and returns the outcome of each second. The
+/// first second is even. Each turn has `seconds` of them.
 pub(super) fn by_second(
     testbed: &Testbed,
     system: &mut System,

@@ -30,7 +30,7 @@ const SPARE: u32 = 500;
 /// until two agree.
 const SETTLES: Duration = Duration::from_millis(500);
 const READINGS: usize = 20;
-/// Relative difference below which two readings agree.
+/// Two readings agree if their relative difference is below this.
 const SAME: f64 = 0.005;
 
 /// Measures the memory of idle connections.
@@ -57,7 +57,7 @@ pub(super) fn idle(
             progress.tick();
             let system = System::start(testbed, sut)?;
             let to = system.target(service).to_string();
-            // The first connection allocates what all others share.
+            // The first connection makes the allocations that all connections share.
             let first = hold(testbed, &system, &to, (1, 1), held)?;
             let before = stable_memory(testbed, &system)?;
             let all = hold(testbed, &system, &to, (1, count), held)?;
@@ -114,7 +114,7 @@ pub(super) fn targets(run: Run<'_>) -> anyhow::Result<Row> {
     })
 }
 
-/// The plan of a memory workload: fewer rounds, none of which is discarded.
+/// The plan of a memory workload: fewer rounds, and none is discarded.
 fn memory_plan(plan: &Plan) -> Plan {
     Plan {
         suts: plan.suts.clone(),

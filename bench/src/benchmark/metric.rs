@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// What carries the load between client and server.
+/// The path of the load between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum SystemUnderTest {
     /// No proxy between client and server: the baseline
@@ -12,7 +12,7 @@ pub(crate) enum SystemUnderTest {
     /// A pair of mesh-proxy
     #[value(name = "ours")]
     MeshProxy,
-    /// A pair of mesh-proxy without what the workload adds
+    /// A pair of mesh-proxy without the workload's feature
     #[value(skip)]
     Plain,
     /// A pair of Envoy
@@ -37,10 +37,10 @@ pub(crate) enum Metric {
     P50,
     P99,
     P999,
-    /// Latency that the proxies add to the median: `P50` minus that of [`SystemUnderTest::Direct`]
-    /// in the same round.
+    /// Latency that the proxies add to the median: the difference in `P50` to
+    /// [`SystemUnderTest::Direct`] in the same round.
     AddedP50,
-    /// CPU time that redirection adds to a connection: `CpuBoth` minus that of
+    /// CPU time that redirection adds to a connection: the difference in `CpuBoth` to
     /// [`SystemUnderTest::Direct`] in the same round.
     AddedCpu,
     /// `AddedCpu` with ten thousand other pods enrolled.

@@ -1,7 +1,7 @@
-//! Compares requests with and without a retry policy, none of which fails.
+//! Compares requests with and without a retry policy. None of them fails.
 //!
 //! The policy is the one that `retry.linkerd.io/http: 5xx` makes of a route. The control plane
-//! sends it for an address of its own, behind which the same server stands.
+//! sends it for an address of its own, which leads to the same server.
 
 use anyhow::bail;
 

@@ -1,7 +1,8 @@
 //! Measures the CPU time of a scrape of a proxy with 10,000 series: sample lines of its exposition.
 //!
 //! The client's proxy gets its series from requests to many targets, as in a large cluster. Then
-//! there is no load, so that the run time of the data threads is what the scrape takes from them.
+//! there is no load, so that the run time of the data threads is the time that the scrape takes
+//! from them.
 
 use std::net::Ipv4Addr;
 

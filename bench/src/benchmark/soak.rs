@@ -44,7 +44,7 @@ const CAPACITY_SECONDS: u32 = 10;
 const PIECES: u32 = 60;
 /// Certificate renewals of each proxy.
 const ROTATIONS: u32 = 25;
-/// Share of a certificate's lifetime after which a proxy renews it.
+/// A proxy renews a certificate after this fraction of its lifetime.
 const RENEWED_AT: f64 = 0.7;
 /// Minimum duration in seconds: a piece must be longer than a proxy needs to reload trust anchors.
 const SHORTEST: u64 = 10 * PIECES as u64;

@@ -19,15 +19,14 @@ use crate::testbed::proxies::{self, ControlPlanes, PortSettings, ProxySettings};
 use crate::testbed::usage::{self, Memory};
 use crate::testbed::{Agent, Cpus, ProxyPair, ProxyProcesses, SkippedPorts, Testbed, Tier};
 
-/// Port offsets of the listeners of Envoy and HAProxy, to which clients connect without
-/// redirection.
+/// Port offsets of the listeners of Envoy and HAProxy: clients connect to them without redirection.
 const OUT: u16 = 10_000;
 const IN: u16 = 20_000;
 
 /// Service addresses. The second byte selects the kind of service in `mesh-bench control`.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const MANY_ENDPOINTS: Ipv4Addr = Ipv4Addr::new(10, 100, 0, 1);
-/// The service behind which the same server stands, by a route with a retry policy.
+/// The service that leads to the same server by a route with a retry policy.
 pub(crate) const RETRIED: Ipv4Addr = Ipv4Addr::new(10, 101, 0, 1);
 
 /// The container of clients in a pod.

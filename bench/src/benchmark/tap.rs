@@ -2,9 +2,9 @@
 //!
 //! It is one load on one pair of proxies, and the tap has every other second of it.
 //!
-//! The tap is that of the tap service: its identity, mutual TLS, and a limit of requests in each
-//! second. Each request is reported by three events. The limit makes 100 events: by that of
-//! `meshctl viz tap`, 100 requests, one of fifty would be reported, and p99 would be among them.
+//! The tap is like the tap service's: its identity, mutual TLS, and a limit of requests in each
+//! second. A request makes three events, and the limit makes 100 events. With the limit of `meshctl
+//! viz tap`, 100 requests, the tap would report one request of fifty, and p99 would be among them.
 
 use std::net::SocketAddr;
 

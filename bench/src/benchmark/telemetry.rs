@@ -2,8 +2,8 @@
 //!
 //! perf samples both proxies with their stacks, under load and at the defaults: metrics, no tap, no
 //! tracing, no access log. The innermost function of this project on the stack of a sample decides,
-//! inlined functions included: what telemetry calls counts for telemetry (the clock, the
-//! allocator), and what it wraps does not (the response whose body it observes).
+//! inlined functions included: a function that telemetry calls counts for telemetry (the clock, the
+//! allocator), and one that it wraps does not (the response whose body it observes).
 
 mod segments;
 mod source;
@@ -111,7 +111,7 @@ fn record(run: Run<'_>, system: &mut System) -> anyhow::Result<(PathBuf, (Sample
     Ok((samples, measured))
 }
 
-/// Returns a command whose CPU time counts as the benchmark's own and is not that of the proxies.
+/// Returns a command whose CPU time counts as the benchmark's own, not as the proxies'.
 fn tool(testbed: &Testbed, program: &str) -> anyhow::Result<Command> {
     let cgroup = testbed.cgroup.join("perf");
     std::fs::create_dir_all(&cgroup)?;

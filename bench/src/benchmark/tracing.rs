@@ -1,7 +1,7 @@
-//! Compares requests of which one in a hundred is traced with and without a collector of the spans.
+//! Compares requests with and without a collector of the spans. One request in a hundred is traced.
 //!
-//! The clients send the same trace contexts in both cases, so that the difference is what tracing
-//! costs the proxies. A collector in each traced pod receives the spans over gRPC and counts them.
+//! The clients send the same trace contexts in both cases, so that the difference is the proxies'
+//! cost of tracing. A collector in each traced pod receives the spans over gRPC and counts them.
 
 use anyhow::{Context, bail};
 
@@ -31,7 +31,8 @@ type Collectors = ProxyPair<Process>;
 
 struct Tracing<'r> {
     run: Run<'r>,
-    /// Of the pods with tracing, and the spans that they had received before the load.
+    /// The collectors of the pods with tracing, and the spans that they had received before the
+    /// load.
     collectors: Option<(Collectors, u64)>,
 }
 
@@ -52,7 +53,7 @@ impl Feature for Tracing<'_> {
         if variant == Variant::Without {
             return restart(self.run, system, &ProxySettings::default(), LOAD);
         }
-        // Those of the round before ran in the other pods.
+        // The collectors of the round before ran in the other pods.
         self.collectors = None;
         let mut collectors = start(self.run.testbed, &system.pods)?;
         let settings = ProxySettings {
@@ -105,8 +106,8 @@ fn received(collectors: &mut Collectors) -> anyhow::Result<u64> {
     Ok(all)
 }
 
-/// Returns the spans of a request. Fails if spans were missing: what was not exported was not paid
-/// for. Batches begin and end outside of the measurement, hence the half.
+/// Returns the spans of a request. Fails if spans were missing: spans that were not exported cost
+/// nothing. Batches begin and end outside of the measurement, hence the half.
 fn per_request(spans: u64, requests: f64) -> anyhow::Result<f64> {
     let spans = spans as f64 / requests;
     let expected = SPANS_PER_REQUEST / f64::from(SAMPLED);

@@ -1,10 +1,10 @@
 //! Compares a pair of proxies with a feature to a pair without it.
 //!
 //! Both pairs run at the same time, each in pods of its own, and the load alternates between them
-//! every second, so that what the machine does over seconds affects both alike. All proxies are
-//! started anew in each round, and the pods are exchanged: two processes of the same program differ
-//! by a percent or two in the CPU time of a request, since their memory lies elsewhere, and pairs
-//! that kept running would carry that difference through all rounds.
+//! every second, so that slow changes of the machine affect both alike. Each round starts all
+//! proxies anew and swaps the pods: two processes of the same program differ by a percent or two in
+//! the CPU time of a request, since their memory lies elsewhere, and pairs that kept running would
+//! carry that difference through all rounds.
 
 use super::metric::SystemUnderTest;
 use super::row::{Round, Row, Sample};
@@ -15,7 +15,7 @@ use super::{Run, load};
 use crate::testbed::ProxyPair;
 use crate::testbed::proxies::ProxySettings;
 
-/// So many times the rounds of other workloads: the limits are a few percent.
+/// A multiple of the rounds of other workloads: the limits are a few percent.
 const MORE_ROUNDS: usize = 2;
 /// Seconds of load on one pair before the other has its turn.
 const TURN: u32 = 1;
@@ -24,7 +24,7 @@ const TURNS_PER_SECOND: u32 = 2;
 /// Seconds of load before a measurement: connections and discovery.
 const WARM_UP: u32 = 1;
 
-/// What the proxies of one pair have or do in addition.
+/// The feature that the proxies of one pair have in addition.
 pub(super) trait Feature {
     fn load(&self, variant: Variant) -> Load;
 

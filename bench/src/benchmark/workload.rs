@@ -89,7 +89,7 @@ pub(crate) enum Load {
     Retried {
         connections: u32,
     },
-    /// As `Wrk`. Requests and responses have bodies of so many bytes.
+    /// As `Wrk`. Requests and responses have bodies of `size` bytes.
     Bodies {
         connections: u32,
         size: usize,
@@ -139,7 +139,7 @@ pub(crate) enum Limit {
 /// Sizes of the bodies in workloads with bodies in both directions.
 pub(super) const BODIES: [usize; 2] = [4 * 1024, 64 * 1024];
 
-/// Returns the path of a response body of so many bytes.
+/// Returns the path of a response body of `size` bytes.
 pub(super) fn body_path(size: usize) -> String {
     format!("/bodies/{size}")
 }
@@ -165,7 +165,7 @@ impl Service {
         Self::EchoFullHandshake,
     ];
 
-    /// Returns the port on which the application listens.
+    /// Returns the port where the application listens.
     pub(crate) fn port(self) -> u16 {
         match self {
             Self::Http1 => 8001,

@@ -31,7 +31,7 @@ const NAMESPACE: &str = "bench";
 
 /// First address of the endpoint pool.
 const POOL: u32 = u32::from_be_bytes([10, 128, 0, 0]);
-/// First endpoint of the service with many endpoints, above those of all others.
+/// First endpoint of the service with many endpoints, above the endpoints of all other services.
 const MANY_ENDPOINTS_POOL: u32 = u32::from_be_bytes([10, 250, 0, 0]);
 /// Addresses reserved for each service.
 const ADDRESSES_PER_SERVICE: u32 = 16;
@@ -46,10 +46,10 @@ pub(super) enum ServiceKind {
     One,
     /// 10.98.0.0/16: ten endpoints of its own.
     Ten,
-    /// 10.99.0.0/16: ten endpoints, one of which is added or removed by each change.
+    /// 10.99.0.0/16: ten endpoints. Each change adds or removes one of them.
     Moving,
-    /// 10.100.0.0/16: so many endpoints that the balancer rarely picks one twice, so that TLS
-    /// sessions cannot be resumed.
+    /// 10.100.0.0/16: many endpoints. The balancer rarely picks one twice, so TLS sessions cannot
+    /// be resumed.
     ManyEndpoints,
     /// 10.101.0.0/16: the server, by routes with a retry policy.
     Retried,
@@ -153,8 +153,8 @@ impl Responses {
         }
     }
 
-    /// Returns the endpoints of an authority after so many changes; `None` if it does not identify
-    /// a service.
+    /// Returns the endpoints of an authority after `changes` changes; `None` if it does not
+    /// identify a service.
     pub(super) fn endpoints(&self, authority: &str, changes: u64) -> Option<Vec<Endpoint>> {
         let (service, port) = service_of(authority)?;
         let own = |count: u32| {
@@ -198,7 +198,7 @@ impl Responses {
                 ProtocolHint::Http2
             },
             opaque_transport_port: Some(INBOUND_PORT),
-            // As many labels as the destination controller sends.
+            // The destination controller sends this number of labels too.
             labels: [
                 ("pod", format!("server-{}", addr.ip())),
                 ("serviceaccount", "server".to_owned()),

@@ -16,7 +16,7 @@ pub(super) struct Cluster {
     version: watch::Sender<u64>,
 }
 
-/// What a change of a Service toggles.
+/// The property that a change of a Service toggles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Toggle {
     /// Whether its first endpoint is ready.
@@ -117,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// Returns what the list of a path contains, or `None` if the path is not a list.
+    /// Returns the objects that the path of a list selects, or `None` if the path is not a list.
     pub(super) fn select(&self, path: &str, view: View) -> Option<Selection> {
         let state = self.state.lock();
         let (collection, namespace) = state.locate(path)?;

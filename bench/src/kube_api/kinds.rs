@@ -13,7 +13,7 @@ pub(super) struct Api {
     pub(super) kind: &'static str,
 }
 
-/// All kinds. Only those of a cluster with Services and pods have objects.
+/// All kinds. Only the kinds of a cluster with Services and pods have objects.
 pub(super) const APIS: [Api; 31] = [
     api("", "v1", "pods", "Pod"),
     api("", "v1", "services", "Service"),

@@ -22,7 +22,7 @@ pub(crate) const PORT: u16 = 80;
 /// The port of each pod's application.
 const TARGET_PORT: u16 = 8080;
 const SERVICES_PER_NAMESPACE: u32 = 20;
-/// As many pods as Amazon's and Google's clusters have on ordinary nodes.
+/// Ordinary nodes of Amazon's and Google's clusters have about this number of pods.
 const PODS_PER_NODE: u32 = 20;
 /// The limit of Kubernetes' own controller.
 pub(super) const ENDPOINTS_PER_SLICE: u32 = 100;

@@ -38,7 +38,7 @@ pub(super) async fn respond(
         let accept = parts.headers.get(ACCEPT).map(HeaderValue::as_bytes);
         let response = read(&front, path, query, view(accept.unwrap_or_default()));
         if response.status() == StatusCode::NOT_FOUND {
-            // In the log this says what a controller asks for that is not served.
+            // The log names the requests of a controller that are not served.
             eprintln!("not found: {path}");
         }
         return Ok(response);
@@ -79,7 +79,7 @@ pub(super) async fn respond(
     })
 }
 
-/// Toggles what the path says, `toggle` or `toggle-opaque` with namespace and name of a Service.
+/// Executes the path: `toggle` or `toggle-opaque` with namespace and name of a Service.
 fn toggle(front: &Front, target: &str) -> Option<u64> {
     let (what, service) = target.split_once('/')?;
     let (namespace, name) = service.split_once('/')?;

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 pub(super) const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-/// Reviews of what a controller may do: everything.
+/// Reviews of a controller's own rights. They allow everything.
 pub(super) const ACCESS_PATH: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Returns a TokenReview with its status.

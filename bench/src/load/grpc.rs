@@ -1,5 +1,5 @@
-//! gRPC messages as bytes, for clients that must cost less than a server and therefore neither
-//! encode nor decode what they need not.
+//! gRPC messages as bytes, for clients that must cost less than a server and therefore encode and
+//! decode as little as possible.
 
 use std::net::SocketAddr;
 

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// The first target; the others have the following addresses
     #[arg(long)]
     target: SocketAddr,
-    /// Number of targets, to which connections are distributed in turn
+    /// Number of targets; connections are distributed to them in turn
     #[arg(long, default_value_t = 1)]
     targets: u32,
     #[arg(long)]

@@ -2,10 +2,9 @@
 //!
 //! A request is timed from when it was due, even if the connection was still busy, so that queueing
 //! counts as latency. If the connection was idle, the wake-up latency of this program is excluded.
-//! What a CPU that stood still has delayed has no latency ([`stalls`](super::stalls)), nor has the
-//! first request of a connection.
-//! Each connection has a thread of its own, because timers of an asynchronous runtime are too
-//! coarse.
+//! A request that a stalled CPU delayed has no latency ([`stalls`](super::stalls)), nor has the
+//! first request of a connection. Each connection has a thread of its own, because timers of an
+//! asynchronous runtime are too coarse.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -42,7 +41,7 @@ pub(crate) struct Options {
     by_second: bool,
 }
 
-/// The requests of each second, or all as those of the first.
+/// The requests of each second, or all requests as one second.
 type Requests = Vec<Requested>;
 
 #[derive(Debug, Clone, Default)]

@@ -1,6 +1,6 @@
-//! Finds the times in which a CPU stood still. A hypervisor that runs another machine for some
-//! milliseconds delays every request of that time, and need not report it as stolen time; at one
-//! percent of the time it decides what p99 is.
+//! Finds the times when a CPU stood still. A hypervisor that runs another machine for some
+//! milliseconds delays every request of that time, and need not report it as stolen time. At one
+//! percent of the time, such stalls determine p99.
 //!
 //! A thread on each CPU, of a higher class than all others, wakes up every millisecond. If it wakes
 //! up late, nothing else ran there either.
@@ -77,7 +77,7 @@ impl StallWatch {
     }
 }
 
-/// Moves this thread to a CPU, and into a class above those of other programs.
+/// Moves this thread to a CPU, and into a scheduling class above other programs.
 fn settle(cpu: usize) -> anyhow::Result<()> {
     let link = fs::read_link("/proc/thread-self").context("read the number of the thread")?;
     let thread = link.file_name().context("a thread has a number")?;
@@ -106,8 +106,8 @@ fn watch_until(is_over: &AtomicBool) -> Vec<Stall> {
 }
 
 impl Stalls {
-    /// Whether a stall delayed an operation of this time: the operation was under way during the
-    /// stall, or while what had waited was made up for, which takes about as long again.
+    /// Whether a stall delayed an operation: it was in flight during the stall, or while the CPU
+    /// caught up, which takes about as long again.
     pub(super) fn delayed(&self, from: Instant, to: Instant) -> bool {
         self.0.iter().any(|stall| {
             let made_up = stall.ended + (stall.ended - stall.began);

@@ -22,7 +22,7 @@ pub(crate) struct Options {
     target: SocketAddr,
     #[arg(long)]
     namespace: String,
-    /// Number of Deployments, each of which must have requests
+    /// Number of Deployments; each must have requests
     #[arg(long)]
     workloads: usize,
     /// Number of requests, one after the other

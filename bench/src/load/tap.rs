@@ -1,5 +1,5 @@
 //! A tap of one proxy over mutual TLS, as the tap service makes it: a subscription for a second,
-//! which ends when so many requests were reported. It has every other second, so that one load is
+//! which ends early after `--limit` requests. It is on every other second, so that one load is
 //! observed with the tap and without it.
 
 use std::net::SocketAddr;
@@ -30,25 +30,25 @@ pub(crate) struct Options {
     /// Identity of the proxy
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Directory with the files of `mesh-bench authority`, among them those of the leaf `tap`
+    /// Directory with the files of `mesh-bench authority`, including the files of the leaf `tap`
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
     /// Requests that are reported each second
     #[arg(long, default_value_t = 100)]
     limit: u32,
-    /// The seconds of the clock in which it taps
+    /// The seconds of the clock when it taps
     #[arg(long, value_name = "SECONDS")]
     turn: Turn,
 }
 
-/// What a tap has reported.
+/// The totals of a tap.
 #[derive(Debug, Default)]
 struct Reported {
     requests: u64,
     events: u64,
 }
 
-/// Taps until standard input is closed, and reports what was seen.
+/// Taps until standard input is closed, and reports the totals.
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     let sender = tokio::time::timeout(OPERATION_TIMEOUT, connect(&options))
         .await

@@ -2,10 +2,10 @@
 //! endpoints or policies at any server of Linkerd's API, or of endpoints at any server of xDS with
 //! Istio's names.
 //!
-//! Reports when all watches have so many endpoints. Then commands on standard input, one per line:
-//! `change` requests a change of the first Service and reports when each watch of it has received
-//! it; `changes RATE SECONDS` requests changes of all Services in turn at a rate; `reconnect`
-//! closes all connections, opens them again and reports as at first.
+//! Reports when all watches have `--endpoints` endpoints. Then commands on standard input, one per
+//! line: `change` requests a change of the first Service and reports when each watch of it has
+//! received it; `changes RATE SECONDS` requests changes of all Services in turn at a rate;
+//! `reconnect` closes all connections, opens them again and reports as at first.
 
 mod api;
 mod connection;
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Number of endpoints that each Service has
     #[arg(long, default_value_t = 0)]
     endpoints: u64,
-    /// URL without TLS to which a POST changes a Service; {namespace} and {name} are replaced
+    /// URL without TLS; a POST to it changes a Service; {namespace} and {name} are replaced
     #[arg(long, value_name = "URL")]
     change: Option<ChangeUrl>,
 }
@@ -157,7 +157,7 @@ impl Watches {
         }))
     }
 
-    /// Changes the Services in turn, so many a second, and reports the times until all watches of
+    /// Changes the Services in turn, `rate` a second, and reports the times until all watches of
     /// each have received its change. A Service must not change again before that.
     async fn changes(&mut self, options: &Options, rate: u32, seconds: u32) -> anyhow::Result<()> {
         self.discard();
@@ -189,7 +189,7 @@ impl Watches {
                 received = self.next(times.len(), expected) => {
                     let Received { watch, at } = received?;
                     let begun = &begun[self.services[watch]];
-                    // Messages after that of the last change are updates of another kind.
+                    // Messages after the last change's are updates of another kind.
                     if let Some(begun) = begun.get(seen[watch]) {
                         seen[watch] += 1;
                         times.push(at - *begun);
@@ -221,7 +221,7 @@ impl Watches {
         next.with_context(|| format!("{so_far} of {expected} watches received it"))?
     }
 
-    /// Forgets what was received before a change.
+    /// Forgets all messages from before a change.
     fn discard(&mut self) {
         while self.received.try_recv().is_ok() {}
     }

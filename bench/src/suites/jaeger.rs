@@ -1,5 +1,5 @@
-//! A request of an instrumented client to an instrumented server is one trace in Jaeger, in which
-//! each proxy has its two spans between theirs. Each format of the context is a case.
+//! A request of an instrumented client to an instrumented server is one trace in Jaeger. Each proxy
+//! has its two spans between theirs. Each format of the context is a case.
 
 use std::fs;
 use std::path::Path;

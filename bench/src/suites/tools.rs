@@ -173,8 +173,8 @@ impl Tools {
     }
 }
 
-/// Makes a virtual environment, isolated from the machine's Python packages, and installs into it
-/// what `pip install` gets as arguments.
+/// Makes a virtual environment, isolated from the machine's Python packages, and installs the
+/// arguments of `pip install` into it.
 fn python_environment(directory: &Path, packages: &[&str]) -> anyhow::Result<()> {
     let mut make = Command::new("python3");
     make.args(["-m", "venv", "--clear"]).arg(directory);

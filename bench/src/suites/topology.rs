@@ -28,8 +28,7 @@ pub(super) use self::applications::{INSTRUMENTATION, LARGE_PATH};
 
 /// A service of `mesh-bench control` whose only endpoint is the server.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// Third byte of the network, distinct from those of the benchmark's systems, which count from
-/// zero.
+/// Third byte of the network, distinct from the benchmark's systems, which count from zero.
 const NETWORK: u8 = 100;
 
 const CLIENT: Container<'_> = Container::root("load", CpuRole::Load);
@@ -243,8 +242,8 @@ impl<'l> Topology<'l> {
     }
 }
 
-/// Returns the ports that are not redirected: those of applications in these positions, and of the
-/// collector.
+/// Returns the ports that are not redirected: the applications' in these positions, and the
+/// collector's.
 fn skipped(is_selected: fn(Position) -> bool) -> Vec<u16> {
     [&ports(is_selected)[..], &collector::PORTS].concat()
 }

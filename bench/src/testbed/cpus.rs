@@ -11,7 +11,7 @@ pub(crate) struct Cpus {
     pub(crate) load: usize,
     /// Proxies.
     pub(crate) proxies: usize,
-    /// Worker threads of a proxy. Those of a proxy with several use both CPUs.
+    /// Worker threads of a proxy. A proxy with several uses both CPUs.
     pub(crate) workers: u32,
 }
 

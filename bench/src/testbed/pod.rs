@@ -21,8 +21,8 @@ use super::process::{ENTER, run};
 pub(crate) const NAME: &str = "mesh-lab";
 /// The BPF file system, where each agent pins its programs in a directory with the prefix [`NAME`].
 pub(crate) const PINS: &str = "/sys/fs/bpf";
-/// Raises the file limit: enough for the two sockets of each of 20,000 connections, or else as many
-/// as the hard limit permits.
+/// Raises the file limit: enough for the two sockets of each of 20,000 connections, or else to the
+/// hard limit.
 const RAISE: &str = "{ ulimit -n 100000 2>/dev/null || ulimit -Sn $(ulimit -Hn); }";
 /// Fixed independently of the machine's default. BBR paces with timers, whose CPU time is accounted
 /// to the interrupted task. Reno is allowed in every namespace, and behaves like CUBIC without

@@ -52,11 +52,11 @@ pub(crate) struct Rotation {
     pub(crate) anchors: PathBuf,
 }
 
-/// What differs between the pairs of a benchmark.
+/// The settings that differ between the pairs of a benchmark.
 #[derive(Debug, Default)]
 pub(crate) struct ProxySettings<'s> {
     pub(crate) rotation: Option<&'s Rotation>,
-    /// Variables of the environment, besides those of every proxy.
+    /// Environment variables besides the ones that every proxy has.
     pub(crate) environment: Vec<(&'s str, &'s str)>,
     /// A named pipe for the standard error of the server's proxy, instead of its log file.
     pub(crate) log_pipe: Option<PathBuf>,

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::testbed::{Testbed, pod};
 
-/// Returns the command of a controller of ours, with a file by which it finds the API server.
+/// Returns the command of one of our controllers, with a file that tells it where the API server
+/// is.
 pub(super) fn ours(testbed: &Testbed, name: &str, kubeconfig: &Path) -> anyhow::Result<Command> {
     let mut command = on_cpu(testbed, testbed.cpus.proxies, &testbed.programs.controller)?;
     command.arg(name).arg("--kubeconfig").arg(kubeconfig);

@@ -1,5 +1,5 @@
-//! Rows of changes that many clients watch: of one Service that all watch, with the reconnection of
-//! all, and of many Services of which each client watches some.
+//! Rows of changes that many clients watch: changes of one Service that all watch, the reconnection
+//! of all, and changes of many Services when each client watches some.
 
 use anyhow::Context as _;
 
@@ -61,7 +61,7 @@ pub(super) fn rows(testbed: &Testbed, plan: &Plan, endpoints: u32) -> anyhow::Re
     let is_served = |system: &System| *system == System::Ours || endpoints <= MAX_ISTIO_ENDPOINTS;
     for system in plan.systems().filter(is_served) {
         let mut watched = Watched::open(testbed, system, population, clients)?;
-        // The first change makes what later ones find: the endpoint comes and goes.
+        // The first change makes the state that later ones find: the endpoint comes and goes.
         watched.watches.change()?;
         watched.watches.change()?;
         all.push((watched, Samples::default()));
@@ -72,7 +72,7 @@ pub(super) fn rows(testbed: &Testbed, plan: &Plan, endpoints: u32) -> anyhow::Re
     Ok([changes, storm])
 }
 
-/// Measures changes of many Services at a rate, of which each client watches some.
+/// Measures changes of many Services at a rate. Each client watches some of the Services.
 pub(super) fn breadth(testbed: &Testbed, plan: &Plan) -> anyhow::Result<Row> {
     let clients = Clients {
         count: plan.watches,

@@ -34,8 +34,8 @@ const POPULATION: Population = Population {
 };
 /// So much that the limits of requests to the API server, 100 a second, are not reached.
 const UNLIMITED: &str = "100000";
-/// Certificates a second, as a ratio to Istio's, with reviews that come at once. Slow ones bound
-/// what so many clients can ask for.
+/// Certificates a second, as a ratio to Istio's, with immediate reviews. Slow reviews limit the
+/// requests of this number of clients.
 const MIN_OF_ISTIO: f64 = 5.0;
 
 /// Measures requests while a TokenReview takes this many milliseconds.

@@ -1,8 +1,8 @@
-//! The control plane that ours is compared with: Istio's pilot-discovery, built from its Go module.
+//! The reference control plane: Istio's pilot-discovery, built from its Go module.
 //!
 //! It runs with its defaults, with these exceptions in its favour: its webhooks and the watches for
-//! them are off, it logs warnings only, and neither its limit of new connections (20 a second on
-//! one CPU) nor that of its requests to the API server (80 a second) holds it up.
+//! them are off, it logs warnings only, and two limits do not hold it up: new connections (20 a
+//! second on one CPU), and its requests to the API server (80 a second).
 
 use std::fs;
 use std::net::SocketAddr;
@@ -56,9 +56,9 @@ pub(super) fn command(
         .arg(format!("--kubernetesApiQPS={UNLIMITED}"))
         .arg(format!("--kubernetesApiBurst={UNLIMITED}"))
         .env("PILOT_MAX_REQUESTS_PER_SECOND", UNLIMITED)
-        // What the front of the API server speaks.
+        // The protocol of the API server's front.
         .env("ISTIO_KUBE_CLIENT_CONTENT_TYPE", "json")
-        // The same issuer as ours has. Its own would have an RSA key, which costs more.
+        // Our controllers have the same issuer. Its own would have an RSA key, which costs more.
         .env("ROOT_CA_DIR", issuer)
         .env("INJECT_ENABLED", "false")
         .env("INJECTION_WEBHOOK_CONFIG_NAME", "")

@@ -164,7 +164,7 @@ impl Scale {
         self.at(10_f64.powi(power))
     }
 
-    /// Returns where a value is. What is not positive is at the lower end.
+    /// Returns the position of a value. Zero and negative values are at the lower end.
     fn at(self, value: f64) -> f64 {
         let low = f64::from(self.low);
         let share = (value.log10() - low) / (f64::from(self.high) - low);

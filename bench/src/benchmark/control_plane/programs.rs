@@ -42,7 +42,7 @@ pub(super) struct Controller {
     pub(super) started: f64,
 }
 
-/// What clients watch.
+/// The clients and their watches.
 #[derive(Clone, Copy)]
 pub(super) struct Clients {
     pub(super) count: usize,
@@ -87,7 +87,7 @@ impl Kind {
         }
     }
 
-    /// Returns the path of the front that changes what its clients watch.
+    /// Returns the path of the front that changes the objects that its clients watch.
     fn change(self) -> &'static str {
         match self {
             Self::Destination | Self::Istio => "toggle",
@@ -123,7 +123,7 @@ impl KubeApi {
         })
     }
 
-    /// Writes the file by which a controller finds it, and returns its path.
+    /// Writes the file that tells a controller where the front is, and returns its path.
     pub(super) fn kubeconfig(&self) -> anyhow::Result<PathBuf> {
         let text = format!(
             "apiVersion: v1

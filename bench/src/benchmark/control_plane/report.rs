@@ -52,7 +52,7 @@ pub(super) enum Unit {
     Ratio,
 }
 
-/// What a number must be.
+/// The limit on a number.
 #[derive(Clone, Copy)]
 enum Goal {
     Limit(f64),

@@ -35,14 +35,14 @@ struct Quantity {
     of: fn(&Point) -> f64,
 }
 
-/// Pods of each Service: twenty are on a node, so that there are as many nodes as Services.
+/// Pods of each Service. A node has twenty pods, so that there is a node for each Service.
 const PODS_PER_SERVICE: u32 = 20;
 /// Services of each cluster.
 const FULL: [u32; 7] = [50, 100, 250, 500, 1000, 2500, 5000];
 const QUICK: [u32; 3] = [50, 150, 500];
 /// Clients that each watch another Service.
 const CLIENTS: Clients = Clients { count: 50, each: 1 };
-/// Changes a second: farther apart than the 100 ms for which Istio waits for the next.
+/// Changes a second. Istio waits 100 ms for the next change; these are farther apart.
 const RATE: u32 = 5;
 /// Each Service changes once.
 const SECONDS: u32 = CLIENTS.count as u32 / RATE;

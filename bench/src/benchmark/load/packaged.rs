@@ -19,17 +19,17 @@ pub(super) fn grpc_message() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// One of so many requests has a sampled trace context.
+/// One in this number of requests has a sampled trace context.
 pub(in super::super) const SAMPLED: u32 = 100;
 
-/// Writes the script by which wrk sends a trace context with each request.
+/// Writes a script for wrk that sends a trace context with each request.
 pub(super) fn traced_requests() -> anyhow::Result<PathBuf> {
     let path = Path::new(DIRECTORY).join("traced.lua");
     fs::write(&path, traced_script())?;
     Ok(path)
 }
 
-/// Writes the script by which wrk sends a body of so many bytes with each request.
+/// Writes a script for wrk that sends a body of `size` bytes with each request.
 pub(super) fn bodies(size: usize) -> anyhow::Result<PathBuf> {
     let path = Path::new(DIRECTORY).join(format!("body-{size}.lua"));
     let script = format!("wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", {size})\n");

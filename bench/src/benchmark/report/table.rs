@@ -42,7 +42,7 @@ pub(super) fn cell(row: &Row, sut: SystemUnderTest, metric: Metric) -> Option<(S
     Some((in_unit(median(&values)?), spread))
 }
 
-/// Describes how many rounds count, how many were discarded, and what failed.
+/// Describes how many rounds count, how many were discarded, and which ones failed.
 pub(super) fn rounds(row: &Row) -> String {
     let mut text = format!("{} rounds", row.counted().count());
     if row.discarded() > 0 {

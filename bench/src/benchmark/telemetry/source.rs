@@ -32,7 +32,7 @@ const TELEMETRY: [&str; 6] = [
 pub(super) struct SourceFiles {
     program: PathBuf,
     segments: Segments,
-    /// The innermost file of this project, if one of the functions there is of it.
+    /// The innermost file of this project, if any inlined frame belongs to this project.
     files: HashMap<u64, Option<String>>,
 }
 

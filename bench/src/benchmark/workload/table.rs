@@ -356,7 +356,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         unit: Unit::Request,
         suts: &[Plain],
         shown: &[CpuOut, CpuIn, Rate],
-        // The policy is that of the client's proxy.
+        // The client's proxy has the policy.
         goals: &[at_most(1.05, Plain, CpuOut)],
     },
     Workload {

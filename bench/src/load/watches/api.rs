@@ -1,4 +1,4 @@
-//! The APIs whose watches are opened: where they are, what is sent, and what is counted.
+//! The APIs with watches: their addresses, their requests, and the layout of the messages to count.
 
 use anyhow::Context as _;
 
@@ -67,7 +67,7 @@ impl Api {
         }
     }
 
-    /// Returns the name under which a path is watched.
+    /// Returns the name of the watch of a path.
     pub(super) fn resource(self, path: &str) -> anyhow::Result<String> {
         match self {
             Self::Destinations | Self::Policies => Ok(path.to_owned()),

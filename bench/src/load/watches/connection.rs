@@ -14,7 +14,7 @@ use super::api::Api;
 use super::scan::Scanner;
 use crate::load::grpc;
 
-/// What a watch has received: all endpoints for the first time, or a change.
+/// The progress of a watch: it has all endpoints for the first time, or a change.
 pub(super) struct Received {
     pub(super) watch: usize,
     pub(super) at: Instant,
@@ -120,7 +120,7 @@ impl Stream {
     }
 }
 
-/// Reports what a watch has received, unless endpoints are still missing.
+/// Reports the progress of a watch, unless endpoints are still missing.
 fn note(received: &UnboundedSender<Received>, watch: usize, missing: &mut u64, endpoints: u64) {
     *missing = missing.saturating_sub(endpoints);
     if *missing == 0 {

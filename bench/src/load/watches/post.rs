@@ -7,7 +7,7 @@ use http::uri::Uri;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// A URL without TLS, in which `{namespace}` and `{name}` stand for those of a Service.
+/// A URL without TLS. `{namespace}` and `{name}` stand for the namespace and the name of a Service.
 #[derive(Clone, Debug)]
 pub(super) struct ChangeUrl(String);
 

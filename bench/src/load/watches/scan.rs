@@ -4,7 +4,7 @@
 
 use anyhow::{Context as _, bail};
 
-/// Where a kind of messages has what is counted. Fields are numbers of protobuf.
+/// The places of the counted fields in a kind of messages. Fields are numbers of protobuf.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The field at each depth that leads to an endpoint, which the last one is.
@@ -15,7 +15,7 @@ pub(super) struct Layout {
     pub(super) nonce: Option<u64>,
 }
 
-/// What a message contained.
+/// The counted contents of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
     /// Names and numbers of endpoints of the resources, if they have names.
@@ -165,7 +165,7 @@ impl Scanner {
     }
 }
 
-/// Parses a key and the length of what follows it, if both are complete.
+/// Parses a key and the length of the field after it, if both are complete.
 fn key_and_length(bytes: &[u8]) -> anyhow::Result<Option<(u64, u64)>> {
     let Some((key, rest)) = varint(bytes) else {
         return Ok(None);
