@@ -11,7 +11,7 @@ use super::with_and_without::Variant;
 use crate::turn::Turn;
 
 /// A multiple of the duration of other workloads: the ratio of two windows varies by a third.
-const MORE_SECONDS: u32 = 24;
+const DURATION_FACTOR: u32 = 24;
 
 /// Runs loads with [`load::by_second`] until enough of them were quiet. `measure` runs one load:
 /// the given number of seconds with the feature, in the given turn, and as long without it. It
@@ -20,7 +20,7 @@ pub(super) fn row(
     run: Run<'_>,
     mut measure: impl FnMut(Turn, u32) -> anyhow::Result<(Vec<Outcome>, Sample)>,
 ) -> anyhow::Result<Row> {
-    let seconds = run.plan.seconds * MORE_SECONDS;
+    let seconds = run.plan.seconds * DURATION_FACTOR;
     several_rounds(run, |number, progress| {
         progress.line(&format!("load {}", number + 1));
         progress.tick();

@@ -16,7 +16,7 @@ use crate::testbed::ProxyPair;
 use crate::testbed::proxies::ProxySettings;
 
 /// A multiple of the rounds of other workloads: the limits are a few percent.
-const MORE_ROUNDS: usize = 2;
+const ROUNDS_FACTOR: usize = 2;
 /// Seconds of load on one pair before the other has its turn.
 const TURN: u32 = 1;
 /// Turns of each pair for a second of load in other workloads.
@@ -88,7 +88,7 @@ impl<'s> Side<'s> {
 /// Runs rounds of both pairs.
 pub(super) fn compare(run: Run<'_>, mut feature: impl Feature) -> anyhow::Result<Row> {
     let mut plan = run.plan.clone();
-    plan.rounds *= MORE_ROUNDS;
+    plan.rounds *= ROUNDS_FACTOR;
     let run = Run { plan: &plan, ..run };
     let first = System::start(run.testbed, SystemUnderTest::MeshProxy)?;
     let second = first.start_second(run.testbed)?;

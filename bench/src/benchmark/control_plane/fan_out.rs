@@ -230,10 +230,15 @@ fn figure(
     unit: Unit,
     values: fn(&Samples) -> &Vec<f64>,
 ) -> anyhow::Result<Figure> {
-    let middle = |(_, samples): &(Watched, Samples)| median(values(samples));
-    let ours = all.first().and_then(middle);
+    let median_of = |(_, samples): &(Watched, Samples)| median(values(samples));
+    let ours = all.first().and_then(median_of);
     let ours = ours.context("nothing was measured")?;
-    Ok(Figure::new(name, unit, ours, all.get(1).and_then(middle)))
+    Ok(Figure::new(
+        name,
+        unit,
+        ours,
+        all.get(1).and_then(median_of),
+    ))
 }
 
 impl Watched {

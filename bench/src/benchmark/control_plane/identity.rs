@@ -66,12 +66,12 @@ pub(super) fn row(testbed: &Testbed, plan: &Plan, token_review: u32) -> anyhow::
     }
     let noise = monitor.finish()?;
     let figure = |name, unit, values: fn(&Samples) -> &Vec<f64>| {
-        let middle = |number: usize| {
+        let median_of_system = |number: usize| {
             let (_, _, samples) = all.get(number)?;
             median(values(samples))
         };
-        let ours = middle(0).context("nothing was measured")?;
-        anyhow::Ok(Figure::new(name, unit, ours, middle(1)))
+        let ours = median_of_system(0).context("nothing was measured")?;
+        anyhow::Ok(Figure::new(name, unit, ours, median_of_system(1)))
     };
     let mut rate = figure("certificates", Unit::PerSecond, |it| &it.rate)?;
     if token_review == 0 {

@@ -36,9 +36,9 @@ pub(super) fn row(testbed: &Testbed, plan: &Plan) -> anyhow::Result<Row> {
         }
     }
     let noise = monitor.finish()?;
-    let (destination, policy) = (middle(&destination), middle(&policy));
+    let (destination, policy) = (median_of_each(&destination), median_of_each(&policy));
     let (destination, policy) = destination.zip(policy).context("nothing was started")?;
-    let istio = middle(&istio);
+    let istio = median_of_each(&istio);
     let both = |name, unit, value: fn(&Start) -> f64| {
         let ours = value(&destination) + value(&policy);
         Figure::new(name, unit, ours, istio.as_ref().map(value))
@@ -95,7 +95,7 @@ impl Start {
 }
 
 /// Returns the median of each number, or `None` if there are no starts.
-fn middle(starts: &[Start]) -> Option<Start> {
+fn median_of_each(starts: &[Start]) -> Option<Start> {
     let of = |value: fn(&Start) -> f64| median(&starts.iter().map(value).collect::<Vec<_>>());
     Some(Start {
         ready: of(|it| it.ready)?,

@@ -38,11 +38,12 @@ pub(super) struct SoakResult {
 impl SoakResult {
     /// `failed` are requests that failed before the first reading.
     pub(super) fn new(failed: u64, readings: Vec<Reading>) -> Self {
-        let middle = |number: usize, value: fn(&Reading) -> f64| {
+        let median_of_fifth = |number: usize, value: fn(&Reading) -> f64| {
             let values: Vec<f64> = fifth(&readings, number).iter().map(value).collect();
             median(&values).unwrap_or(f64::NAN)
         };
-        let early_and_late = |value: fn(&Reading) -> f64| (middle(1, value), middle(4, value));
+        let early_and_late =
+            |value: fn(&Reading) -> f64| (median_of_fifth(1, value), median_of_fifth(4, value));
         let resident = ProxyPair::new(
             early_and_late(|reading| reading.memory.outbound.resident as f64),
             early_and_late(|reading| reading.memory.inbound.resident as f64),
