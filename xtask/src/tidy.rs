@@ -7,6 +7,7 @@ mod cycles;
 mod documents;
 mod language;
 mod packages;
+mod prose;
 mod rust_files;
 mod source;
 mod text_files;
@@ -44,7 +45,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 23] = [
+const FILE_RULES: [FileRule; 24] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -61,6 +62,7 @@ const FILE_RULES: [FileRule; 23] = [
     language::habits,
     language::sources,
     language::imports,
+    prose::prose,
     cycles::import_cycles,
     workflows::only_xtask,
     workflows::only_known_actions,
