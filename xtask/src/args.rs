@@ -23,12 +23,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Install what building, the tests and the demo need
+    /// Install everything that building, the tests and the demo need
     Setup(SetupOptions),
     /// Run every check and every test: setup, ebpf, fmt, tidy, clippy, unit tests, integration
     /// tests
     Test(TestOptions),
-    /// Run what CI runs: the same as `test`
+    /// Run CI's checks: the same as `test`
     Ci,
     /// Check the repository's conventions
     Tidy,

@@ -39,13 +39,13 @@ pub(crate) fn build(root: &Path, dev: bool, others: &[&str]) -> anyhow::Result<(
     })
 }
 
-/// Installs what building needs, and builds the kernel programs, which a `mesh-agent` that is
-/// compiled afterwards embeds.
+/// Installs the dependencies of the build, and builds the kernel programs, which a `mesh-agent`
+/// that is compiled afterwards embeds.
 pub fn build_kernel_programs(root: &Path) -> anyhow::Result<()> {
     build_objects(root, &[ebpf::build])
 }
 
-/// Builds the kernel programs, and those with which tests replace them.
+/// Builds the kernel programs, and the other versions that replace them in tests.
 pub fn build_kernel_programs_for_tests(root: &Path) -> anyhow::Result<()> {
     build_objects(root, &[ebpf::build, ebpf::build_other])
 }

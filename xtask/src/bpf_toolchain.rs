@@ -74,7 +74,7 @@ fn rustup_compiler() -> Option<Compiler> {
     })
 }
 
-/// Finds a bpf-linker that can read what the compiler writes: the one `setup` built, or one on the
+/// Finds a bpf-linker that can read the compiler's output: the one `setup` built, or one on the
 /// `PATH`.
 pub(crate) fn linker(root: &Path, compiler: &Compiler) -> Option<PathBuf> {
     let own = workspace::tools(root).join("bin/bpf-linker");

@@ -21,7 +21,7 @@ pub const CONTEXT_VARIABLE: &str = "MESH_TEST_CLUSTER";
 /// archives.
 const LOADER_VARIABLE: &str = "MESH_TEST_LOAD_IMAGE";
 
-/// What the tests drive a cluster with, and where it comes from.
+/// The programs that the tests use on a cluster, and their origin.
 const PROGRAMS: [(&str, &str); 2] = [
     ("kubectl", "https://kubernetes.io/docs/tasks/tools"),
     ("helm", "https://helm.sh/docs/intro/install"),
@@ -45,7 +45,7 @@ pub fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
         .to_owned();
     archives.push(test_apps::image(&directory)?);
     load(context, &archives)?;
-    // After the loader: it may be what brings the cluster and its programs.
+    // After the loader, which may bring the cluster and its programs.
     check_programs()
 }
 

@@ -14,7 +14,7 @@ use crate::progress::Progress;
 /// handled blocks, and no line is lost.
 const LINES_IN_FLIGHT: usize = 1024;
 
-/// Lines with which cargo reports progress: they would only hide the error they precede.
+/// cargo reports progress with these lines: they would only hide the error they precede.
 const CARGO_PROGRESS: [&str; 8] = [
     "Compiling ",
     "Checking ",

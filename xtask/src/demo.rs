@@ -15,8 +15,8 @@ pub(crate) struct DemoOptions {
     /// Only remove the mesh that --keep left running
     #[arg(long, conflicts_with = "keep")]
     pub(crate) down: bool,
-    /// Run on a cluster instead of this machine: that of a kubeconfig context, or of the current
-    /// one
+    /// Run on a cluster instead of this machine: the cluster of a kubeconfig context, or of the
+    /// current one
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
     pub(crate) kubernetes: Option<Option<String>>,
 }

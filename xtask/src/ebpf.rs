@@ -15,9 +15,10 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The newest `rustc 1.x` whose warnings the kernel programs were checked with: Debian's.
 const NEWEST_CHECKED: u32 = 96;
 
-/// Leaves the blocks of the code in another order, which gives other instructions of the same
-/// sources. Tests replace the programs with them under load. Unlike those of less optimisation, the
-/// verifier of Linux 6.1 accepts them: it refuses a loop whose last instruction is not a jump.
+/// Leaves the blocks of the code in another order, which gives other instructions for the same
+/// sources. Tests replace the programs with these under load. The verifier of Linux 6.1 accepts
+/// them. It would not accept less optimised programs: it refuses a loop whose last instruction is
+/// not a jump.
 const OTHER_ORDER: &str = "-C link-arg=--llvm-args=-disable-block-placement";
 
 /// Builds the kernel programs and returns the path of the object.

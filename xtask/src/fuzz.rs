@@ -31,8 +31,8 @@ pub(crate) struct FuzzOptions {
     /// Parallel processes per target
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) jobs: u64,
-    /// Use edge coverage only, without comparison tracing: two to three times as many executions,
-    /// in a separate build
+    /// Use edge coverage only, without comparison tracing: two to three times the executions, in a
+    /// separate build
     #[arg(long)]
     pub(crate) edges: bool,
     /// Add a minimal set of found inputs with new coverage to fuzz/corpus

@@ -96,7 +96,7 @@ pub(crate) fn run(root: &Path, options: &ImageOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the programs, with what they embed.
+/// Builds the programs, with the files that they embed.
 fn build(root: &Path, names: &[ImageName], dev: bool, origin: &Origin) -> anyhow::Result<Programs> {
     let missing = stage::run("setup", "what this machine lacks", || setup::ready(root))?;
     match missing.bpf {
@@ -137,7 +137,7 @@ pub(crate) fn from_tests(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Returns the named images once each, or those of the mesh.
+/// Returns the named images once each, or all images of the mesh.
 fn wanted(named: &[ImageName]) -> Vec<ImageName> {
     if named.is_empty() {
         return ImageName::OF_MESH.to_vec();

@@ -63,7 +63,7 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
     bail!("this machine lacks something; see above")
 }
 
-/// Installs missing dependencies where possible. Explains and returns what is still missing; an
+/// Installs missing dependencies where possible. Explains and returns the ones that remain; an
 /// error means that the workspace cannot be built.
 pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
     let missing = prepare(root);
@@ -76,8 +76,9 @@ pub(crate) fn ready(root: &Path) -> anyhow::Result<Missing> {
     Ok(missing)
 }
 
-/// Installs what the tests in a browser need, where possible. `ready` does not, because it is large
-/// and only one stage of `test` needs it. One by one, because not every distribution has all.
+/// Installs the dependencies of the tests in a browser, where possible. `ready` does not, because
+/// they are large and only one stage of `test` needs them. One by one, because not every
+/// distribution has all.
 pub(crate) fn browser() {
     if !workspace::is_root() || !apt::is_here() {
         return;
@@ -106,7 +107,7 @@ fn look(root: &Path) -> Missing {
     }
 }
 
-/// Installs what it can and continues after failures, which `explain` reports.
+/// Installs all dependencies that it can, and continues after failures, which `explain` reports.
 fn prepare(root: &Path) -> Missing {
     told(apt::remove_leftover_policy());
     let wanted = packages::missing(|need| need != Need::Browser);
@@ -152,7 +153,7 @@ fn explain(missing: &Missing) {
     }
 }
 
-/// Describes how to install missing packages, and what works without them.
+/// Describes how to install missing packages, and which commands work without them.
 fn remedy(packages: &[&Package], apt: bool, root: bool) -> String {
     let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
     let names = names.join(" ");

@@ -15,8 +15,8 @@ use crate::cluster::{self, Kind};
 use crate::{clippy, command, ebpf, fmt, measurement, setup, stage, tidy, workspace};
 use summary::{Summary, Tally};
 
-/// Set when tests are built with the features of the whole workspace, on which the counts of some
-/// tests depend.
+/// Set when tests are built with the features of the whole workspace: the counts of some tests
+/// depend on them.
 const WORKSPACE_VARIABLE: &str = "MESH_TEST_WORKSPACE";
 /// Set for tests at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
@@ -88,8 +88,8 @@ fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::R
     Ok(status)
 }
 
-/// Runs the unit tests and the tests that start programs. Those mostly wait, for the cluster above
-/// all, so that the unit tests and those of the page run at the same time.
+/// Runs the unit tests and the tests that start programs. The latter mostly wait, for the cluster
+/// above all, so the unit tests and the page's tests run at the same time.
 fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
     let unit = |tally: &mut Tally| {
         stage::run("unit tests", "the tests beside the code", || {
@@ -218,8 +218,8 @@ fn run_tests(
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
-    // --show-output: a test that cannot run here passes and prints why; that line is what the
-    // summary counts.
+    // --show-output: a test that cannot run here passes and prints why; the summary counts that
+    // line.
     command
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(targets)

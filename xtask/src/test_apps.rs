@@ -109,7 +109,7 @@ fn versions(packages: &BTreeSet<String>) -> anyhow::Result<String> {
     Ok(lines.collect())
 }
 
-/// Every file and link of the packages, without what nothing runs.
+/// Every file and link of the packages, except for parts that no test runs.
 fn files(packages: &BTreeSet<String>) -> anyhow::Result<BTreeSet<PathBuf>> {
     let listed = captured_stdout(Command::new("dpkg-query").arg("--listfiles").args(packages));
     let listed = listed.context("dpkg-query cannot list the files of the test image")?;

@@ -22,7 +22,7 @@ use anyhow::bail;
 use packages::Package;
 use tree::Tree;
 
-/// A place that breaks a rule, and what to do about it.
+/// A place that breaks a rule, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     file: String,
@@ -87,7 +87,7 @@ fn places(findings: &[Finding]) -> Vec<(&str, usize)> {
     places.collect()
 }
 
-/// Prints what breaks a rule; fails when anything does.
+/// Prints all places that break a rule; fails if there are any.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let tree = Tree::read(root)?;
     let packages = packages::read(root)?;

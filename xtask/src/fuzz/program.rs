@@ -21,10 +21,10 @@ const COVERAGE: [&str; 4] = [
 /// The instrumentation of the code under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guidance {
-    /// Which edges are taken, who calls whom indirectly, and what is compared with what: an input
-    /// soon has the values that something looks for.
+    /// Edges, indirect calls and the operands of comparisons: an input soon has the values that the
+    /// code looks for.
     Full,
-    /// Which edges are taken: two to three times as many executions a second.
+    /// Edges only: two to three times the executions per second.
     Edges,
 }
 

@@ -13,7 +13,8 @@ use crate::command;
 /// find little and run slowly.
 const MAX_LENGTH: usize = 4096;
 
-/// Seconds after which an input counts as one that never ends. Each takes a millisecond.
+/// An input that takes this number of seconds counts as one that never ends. Each takes a
+/// millisecond.
 const TIMEOUT: usize = 30;
 
 /// Memory limit of the fuzzer; targets that test memory bounds have far lower limits of their own.
@@ -57,8 +58,7 @@ pub(super) fn target(program: &Program, target: &str, budget: Budget) -> anyhow:
             .arg(format!("-max_len={MAX_LENGTH}"))
             .arg(format!("-timeout={TIMEOUT}"))
             .arg(format!("-rss_limit_mb={MAX_MEMORY_MB}"))
-            // What is slow is changed less often: up to half as many executions more in the same
-            // time.
+            // Slow inputs are changed less often: up to half again the executions in the same time.
             .arg("-entropic_scale_per_exec_time=1")
             .arg("-print_final_stats=1");
         match budget.runs {

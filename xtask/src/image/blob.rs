@@ -1,4 +1,4 @@
-//! What a registry and a layout store by digest: layers and the documents of an image.
+//! Blobs, which a registry and a layout store by digest: layers and the documents of an image.
 
 use anyhow::Context;
 use serde_json::{Value, json};

@@ -27,10 +27,10 @@ pub(crate) struct Contents {
     /// as root can be checked by number only.
     pub(crate) user: &'static str,
     pub(crate) entrypoint: &'static [&'static str],
-    /// Of everything in the image, as an SPDX expression.
+    /// The licence of the whole image, as an SPDX expression.
     pub(crate) licence: &'static str,
     pub(crate) programs: &'static [Placed],
-    /// Other names of programs: path, and what it points to.
+    /// Other names of programs: path and target.
     pub(super) links: &'static [(&'static str, &'static str)],
     pub(super) tools: Tools,
     /// Whether the kernel programs are embedded in one of its programs.
@@ -47,8 +47,8 @@ pub(super) enum Tools {
     Authorities,
     /// Debugging tools: tcpdump, and a shell with the usual commands.
     Debugging,
-    /// Prometheus, built from its sources, and the CA certificates of public servers to which it
-    /// may write.
+    /// Prometheus, built from its sources, and the CA certificates of the public servers that it
+    /// may write to.
     Prometheus,
 }
 
@@ -85,7 +85,7 @@ const PROXY: Contents = Contents {
         placed("mesh-proxy", "mesh-proxy", "mesh-proxy"),
         Placed {
             // The init container runs as the proxy's user, with these two added: a user other than
-            // root has of them only what the file permits.
+            // root gets only the capabilities that the file permits.
             mode: Mode::Privileged(1 << NET_ADMIN | 1 << NET_RAW),
             ..placed("mesh-agent", "mesh-init", INIT)
         },
@@ -133,8 +133,8 @@ const AGENT: Contents = Contents {
     kernel_programs: true,
 };
 
-/// In no image. It shares most of what the controllers and the agent are compiled from, so building
-/// it with the images costs little more.
+/// In no image. The controllers and the agent share most of its code, so building it with the
+/// images costs little more.
 pub(crate) const COMMAND_LINE: Program = Program {
     package: "meshctl",
     binary: "meshctl",
@@ -179,7 +179,7 @@ const fn placed(package: &'static str, binary: &'static str, path: &'static str)
 }
 
 impl ImageName {
-    /// The images of the mesh, which are made if none is named. That of Prometheus needs another
+    /// The mesh's images, which are made if none is named. The image of Prometheus needs another
     /// compiler and several minutes.
     pub(crate) const OF_MESH: [Self; 4] = [Self::Proxy, Self::Controller, Self::Agent, Self::Debug];
 
@@ -222,7 +222,8 @@ impl Contents {
     }
 }
 
-/// Returns the programs of a release build: those of all images, once each, and the command line.
+/// Returns the programs of a release build: the programs of all images, once each, and the command
+/// line.
 pub(crate) fn programs() -> Vec<&'static Program> {
     let images = ImageName::OF_MESH.iter();
     let mut programs: Vec<&Program> = images

@@ -21,9 +21,8 @@ pub(crate) struct Package {
     pub(crate) architecture: String,
 }
 
-/// Both kinds, as the package has them: the legacy one serves kernels without nf_tables, for which
-/// the agent has its last tier; the other serves a pod whose rules are to be looked at with the
-/// usual program.
+/// Both kinds, as the package has them: the legacy one serves kernels without nf_tables, the reason
+/// for the agent's last tier; the other shows a pod's rules to users of the usual program.
 const PROGRAMS: [(&str, &str); 2] = [
     ("xtables-legacy-multi", "legacy"),
     ("xtables-nft-multi", "nft"),
@@ -154,7 +153,7 @@ fn add_files(
     Ok(owners)
 }
 
-/// The names by which a variant's program does its several works.
+/// Returns the names of a variant's program. Each name selects one of its functions.
 fn names(variant: &str) -> Vec<String> {
     let mut names = Vec::new();
     for family in ["iptables", "ip6tables"] {

@@ -21,7 +21,7 @@ const PACKAGE: &str = "github.com/prometheus/prometheus/cmd/prometheus";
 /// Without the discovery of clouds, whose libraries are most of the program.
 const TAGS: &str = "netgo,remove_all_sd,enable_kubernetes_sd";
 
-/// A program and what is linked into it.
+/// A program and the modules that are linked into it.
 pub(crate) struct GoProgram {
     pub(crate) program: Vec<u8>,
     pub(crate) modules: Vec<Module>,

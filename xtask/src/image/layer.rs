@@ -18,7 +18,7 @@ pub(crate) enum Compression {
     Gzip,
 }
 
-/// A layer: what is stored, and the digest of what it unpacks to.
+/// A layer: its stored bytes, and the digest of the unpacked ones.
 pub(crate) struct Layer {
     pub(crate) blob: Blob,
     pub(crate) diff_id: String,

@@ -1,5 +1,5 @@
-//! The licence texts that go with a program: the project's, and those of every crate or Go module
-//! that is linked into it.
+//! The licence texts that go with a program: the project's, and the texts of every crate or Go
+//! module that is linked into it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

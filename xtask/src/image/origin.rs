@@ -10,7 +10,7 @@ use cargo_metadata::MetadataCommand;
 
 use crate::command::captured_stdout;
 
-/// The package whose version is that of all.
+/// All packages have the version of this one.
 const VERSIONED: &str = "mesh-proxy";
 
 #[derive(Debug, Clone, PartialEq, Eq)]

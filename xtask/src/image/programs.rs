@@ -1,12 +1,12 @@
 //! Builds the programs of the images and returns their bytes.
 //!
-//! Development images hold what `cargo build` makes anyway, so that an image costs no second
+//! Development images hold the programs of `cargo build`, so that an image costs no second
 //! compilation. Released ones are built in a directory of their own, optimised, with this machine's
 //! paths mapped away: the same commit gives the same bytes in any checkout. One build makes the
-//! programs of all images and `meshctl`, whichever images are asked for: cargo gives packages that
+//! programs of all images and `meshctl`, whichever images are requested: cargo gives packages that
 //! are built together the features of all of them, so a build of some of them would compile their
-//! dependencies again with other features, and give other bytes. That a program is linked
-//! statically is decided by `xtask/wrapper/link-static`, for both kinds.
+//! dependencies again with other features, and give other bytes. `xtask/wrapper/link-static`
+//! decides which programs are linked statically, for both kinds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,7 @@ pub(crate) struct Programs {
 const WRAPPER: &str = "link-static";
 const WRAPPER_DIRECTORY: &str = "xtask/wrapper";
 
-/// Cargo.toml says what it is.
+/// Cargo.toml describes it.
 const PROFILE: &str = "image";
 /// Selects the program that the wrapper optimises across crates: the one that handles requests. For
 /// the others this would take longer than the rest of the build.

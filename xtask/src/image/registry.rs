@@ -53,7 +53,7 @@ struct Repository {
     login: Option<Login>,
 }
 
-/// What skopeo uses to authenticate, in a file of its own. Removed with this value.
+/// skopeo's file of credentials. Removed with this value.
 struct Login(PathBuf);
 
 impl Repository {
@@ -142,8 +142,8 @@ impl Repository {
 }
 
 impl Login {
-    /// Logs in as the user that the environment names. Without one, skopeo uses what
-    /// `skopeo login`, `podman login` or `docker login` has stored.
+    /// Logs in as the user that the environment names. Without one, skopeo uses the credentials
+    /// that `skopeo login`, `podman login` or `docker login` has stored.
     fn from_env(name: &str) -> anyhow::Result<Option<Self>> {
         let [user, password] =
             ["USER", "PASSWORD"].map(|name| env::var(format!("MESH_REGISTRY_{name}")));
@@ -185,8 +185,8 @@ impl Drop for Login {
     }
 }
 
-/// Makes an index of all images in a layout, each of which has the name of its architecture, and
-/// gives the layout this index alone.
+/// Makes an index of all images in a layout, each named after its architecture, and gives the
+/// layout this index alone.
 fn index_of(layout: &Path, version: &str) -> anyhow::Result<Blob> {
     let file = layout.join("index.json");
     let content = fs::read(&file).with_context(|| format!("read {}", file.display()))?;

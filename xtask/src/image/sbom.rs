@@ -1,10 +1,10 @@
 //! The inventory of an image (CycloneDX 1.6): every crate or Go module linked into its programs,
 //! and every package of the machine that something in it is from.
 //!
-//! Which crates are linked is asked of `cargo tree`, for all packages together, as they are built:
-//! their features are those of the one build. `cargo metadata` also lists what no feature in use
-//! asks for. Licences, checksums and sources come from the metadata. Procedural macros and build
-//! scripts run while building and are left out.
+//! `cargo tree` lists the linked crates, for all packages together, as they are built: with the
+//! features of this one build. `cargo metadata` also lists crates that only unused features need.
+//! Licences, checksums and sources come from the metadata. Procedural macros and build scripts run
+//! while building and are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,8 +52,8 @@ const WORKSPACES: [Workspace; 2] = [
 pub(crate) struct Inventory {
     /// By cargo's identifier.
     crates: BTreeMap<String, Crate>,
-    /// By package: the names and versions of what is linked into its programs, the package itself
-    /// among them.
+    /// By package: the names and versions of the crates in its programs, including the package
+    /// itself.
     linked: BTreeMap<String, BTreeSet<(String, String)>>,
     /// The version of the compiler, whose standard library is in every program.
     rust: String,
@@ -70,7 +70,7 @@ pub(crate) struct Crate {
     pub(crate) directory: PathBuf,
     /// Whether it is a crate of this workspace.
     pub(crate) ours: bool,
-    /// The identifiers of what it is linked with.
+    /// The identifiers of the crates that are linked with it.
     pub(crate) needs: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Inventory {
             let lock =
                 fs::read_to_string(&lock).with_context(|| format!("read {}", lock.display()))?;
             for (id, found) in linkable(metadata, &checksums(&lock))? {
-                // A package of both workspaces needs what either says.
+                // A package of both workspaces needs the crates that either of them lists.
                 let needs = found.needs.clone();
                 crates.entry(id).or_insert(found).needs.extend(needs);
             }
@@ -181,7 +181,7 @@ fn name_and_version(line: &str) -> Option<(String, String)> {
     Some((name.to_owned(), version.to_owned()))
 }
 
-/// What cargo resolved, without what only runs while building.
+/// The crates that cargo resolved, except for crates that only run while building.
 fn linkable(
     metadata: Metadata,
     checksums: &BTreeMap<(String, String), String>,
@@ -339,7 +339,7 @@ fn component(one: &Crate) -> Value {
     component
 }
 
-/// The package URL by which scanners look a crate up.
+/// The package URL: scanners look a crate up by it.
 fn purl(one: &Crate) -> String {
     let kind = if one.ours { "generic" } else { "cargo" };
     format!("pkg:{kind}/{}@{}", one.name, one.version)

@@ -1,5 +1,4 @@
-//! The files of an image, by path. What is added in any order comes out sorted, directories
-//! included.
+//! The files of an image, by path. Files added in any order come out sorted, directories included.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +24,8 @@ pub(crate) enum Mode {
     Read,
     Execute,
     /// As a program that is permitted these capabilities, a bit for each by its number in
-    /// linux/capability.h. Permitted only: it makes effective what it needs, and can be started
-    /// where the container was given none.
+    /// linux/capability.h. Permitted only: it makes the ones effective that it needs, and can be
+    /// started where the container was given none.
     Privileged(u32),
 }
 

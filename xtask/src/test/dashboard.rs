@@ -29,7 +29,7 @@ const PAGE: &str = "control-plane/web";
 
 const CHROMIUM: &str = "chromium";
 
-/// What is skipped, in the summary.
+/// The name of the skipped tests in the summary.
 const BUILD: &str = "the build of the dashboard's page";
 const BROWSER: &str = "the dashboard in a browser";
 

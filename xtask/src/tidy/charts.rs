@@ -1,5 +1,5 @@
-//! House rules about the Helm charts: what a user may set is explained, versions agree, and two
-//! renders of the same values give the same objects.
+//! House rules about the Helm charts: every value is explained, versions agree, and two renders of
+//! the same values give the same objects.
 
 use super::Finding;
 use super::source::has_word;
@@ -7,8 +7,8 @@ use super::tree::{File, Tree};
 
 const DIRECTORY: &str = "helm/";
 
-/// Template functions whose result is another one at the next render: an upgrade would replace keys
-/// that proxies trust, or restart what did not change.
+/// Template functions whose result changes with each render: an upgrade would replace keys that
+/// proxies trust, or restart unchanged pods.
 const UNSTEADY: &str = "\
     derivePassword genCA genCAWithKey genPrivateKey genSelfSignedCert genSignedCert htpasswd now \
     randAlpha randAlphaNum randBytes randNumeric uuidv4";
@@ -93,7 +93,7 @@ fn lines<'a>(tree: &'a Tree, below: &'a str) -> impl Iterator<Item = (&'a File, 
     })
 }
 
-/// What is between `{{` and `}}` on a line; comments are not actions.
+/// The text between `{{` and `}}` on a line; comments are not actions.
 fn actions(line: &str) -> impl Iterator<Item = &str> {
     line.split("{{")
         .skip(1)
@@ -106,7 +106,7 @@ fn actions(line: &str) -> impl Iterator<Item = &str> {
         })
 }
 
-/// An action without what it quotes.
+/// An action without its quoted strings.
 fn without_texts(action: &str) -> String {
     action.split('"').step_by(2).collect()
 }
@@ -119,7 +119,7 @@ fn value<'a>(text: &'a str, key: &str, separator: &str) -> Option<&'a str> {
     Some(found.trim().trim_matches('"'))
 }
 
-/// The keys without a `# --` comment above them. What is in a list, and keys that are labels or
+/// The keys without a `# --` comment above them. Keys in a list, and keys that are labels or
 /// annotations of Kubernetes (`kubernetes.io/os`), are parts of a value and no values.
 fn undocumented(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut documented = false;

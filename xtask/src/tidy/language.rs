@@ -5,7 +5,7 @@ use super::Finding;
 use super::source::has_word;
 use super::tree::{File, Tree};
 
-/// This file names what it looks for.
+/// This file contains the discouraged words.
 const THIS_FILE: &str = "xtask/src/tidy/language.rs";
 
 /// Texts of other projects: licences, and the descriptions in Linkerd's custom resources.
@@ -17,7 +17,7 @@ const FOREIGN_PLACES: [&str; 5] = [
     "fuzz/corpus/",
 ];
 
-/// A word or phrase, in lower case, and what to write instead.
+/// A word or phrase, in lower case, and its replacement.
 #[rustfmt::skip] // a table, one row a line
 const WORDS: [(&str, &str); 17] = [
     ("nobody", "name the actor: the client, the server, no caller"),
@@ -71,7 +71,7 @@ pub(crate) fn words(tree: &Tree) -> Vec<Finding> {
     })
 }
 
-/// Comments of Rust files and prose of documents have a width at which they are easy to read.
+/// Comments of Rust files and prose of documents have a width that is easy to read.
 pub(crate) fn widths(tree: &Tree) -> Vec<Finding> {
     let meant = |file: &File| file.is_rust() && file.path != THIS_FILE;
     let mut findings = tree.each_line("widths", meant, |line| {
@@ -167,7 +167,7 @@ pub(crate) fn sources(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// One statement imports what a file uses of one module: `use std::sync::{Arc, Mutex};`.
+/// One statement imports everything that a file uses of one module: `use std::sync::{Arc, Mutex};`.
 pub(crate) fn imports(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust_files() {

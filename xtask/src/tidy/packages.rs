@@ -1,4 +1,4 @@
-//! House rules about packages: which may depend on which, where an external crate ends, and
+//! House rules about packages: the direction of dependencies, the places of external crates, and
 //! licences. The tables are the authority for the direction of dependencies; ARCHITECTURE explains
 //! it.
 
@@ -25,8 +25,8 @@ pub(crate) struct Dependency {
     dev: bool,
 }
 
-/// Each package and those of ours that it may depend on. Nothing depends on a program, on the tests
-/// or on xtask.
+/// Each package and its permitted dependencies in this workspace. Nothing depends on a program, on
+/// the tests or on xtask.
 #[rustfmt::skip] // a table, one row a line
 const DIRECTION: [(&str, &[&str]); 18] = [
     ("mesh-core", &[]),
@@ -80,7 +80,7 @@ const BARRED: [(&str, &[&str], &str); 4] = [
     ("mesh-objects", &["tokio", "hyper", "tonic", "prost", "linkerd2-proxy-api"], "mesh-objects is records and decisions without I/O or wire types"),
 ];
 
-/// External crates that nothing may name, and what to use.
+/// External crates that nothing may name, and their replacement.
 #[rustfmt::skip] // a table, one row a line
 const BANNED: [(&str, &str); 6] = [
     ("ring", "the crypto provider is aws-lc-rs"),
@@ -91,8 +91,8 @@ const BANNED: [(&str, &str); 6] = [
     ("lazy_static", "use std::sync::OnceLock, or better a value that is passed"),
 ];
 
-/// The kernel programs and what they share may be linked by a kernel that asks for a GPL-compatible
-/// licence.
+/// The kernel programs and the code that they share may be linked by a kernel that asks for a
+/// GPL-compatible licence.
 const LICENCES: [(&str, &str); 2] = [
     ("mesh-ebpf", "MIT OR GPL-2.0-only"),
     ("mesh-ebpf-common", "MIT OR GPL-2.0-only"),

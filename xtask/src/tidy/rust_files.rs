@@ -1,4 +1,4 @@
-//! House rules about Rust files: what each must begin with, how long it may be, and where certain
+//! House rules about Rust files: their first lines, their length, and the places where certain
 //! things may stand.
 
 use Places::{Below, Modules};
@@ -10,8 +10,8 @@ use super::tree::{File, Tree};
 /// A file longer than this holds more than one subject.
 const MOST_LINES: usize = 600;
 
-/// Where standard output and standard error may be written to: the programs for the terminal, what
-/// tests share, and build scripts, whose output is their protocol with cargo.
+/// The places that may write to standard output and standard error: the programs for the terminal,
+/// code that tests share, and build scripts, whose output is their protocol with cargo.
 const PRINTING_PLACES: [&str; 5] = [
     "bench/",
     "cli/src/output",

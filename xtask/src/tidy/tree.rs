@@ -1,4 +1,4 @@
-//! The text files of the checkout, read once; what every rule about files looks at.
+//! The text files of the checkout, read once, for every rule about files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Tree {
         self.files.iter().filter(|file| file.is_rust())
     }
 
-    /// One finding for each line for which `find` returns advice, in the files that `applies` to.
+    /// One finding for each line where `find` returns advice, in the files that `applies` accepts.
     pub(crate) fn each_line(
         &self,
         rule: &'static str,

@@ -13,8 +13,8 @@ pub(crate) fn only_xtask(tree: &Tree) -> Vec<Finding> {
         "run:",
         "workflow-commands",
         "call `cargo xtask …`, and put what is new into xtask",
-        // `shell:` follows in the defaults of a job's steps: no command, but what the commands run
-        // in.
+        // `shell:` follows in the defaults of a job's steps. It is the shell of the commands and
+        // not a command.
         |command| command.starts_with("cargo xtask ") || command.starts_with("shell:"),
     )
 }
@@ -50,8 +50,8 @@ fn findings(
         .collect()
 }
 
-/// The values of a key, each with its line. Where there is none on the line of the key, what the
-/// next line says.
+/// The values of a key, each with its line. If there is none on the line of the key, the next line
+/// is the value.
 fn values<'a>(file: &'a File, key: &'a str) -> impl Iterator<Item = (&'a File, usize, &'a str)> {
     let lines: Vec<&str> = file.text.lines().map(str::trim_start).collect();
     let numbered = lines.clone().into_iter().enumerate();
