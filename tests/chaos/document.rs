@@ -13,7 +13,7 @@ use crate::table::GROUPS;
 
 /// Where the document is in a checkout.
 pub(crate) const PATH: &str = "docs/reliability.md";
-/// What the document has of a fault that no run has judged.
+/// The entry in the document of a fault that no run has judged.
 const NO_RESULT: &str = "none yet";
 
 const HEAD: &str = "\

@@ -1,4 +1,4 @@
-//! A fault of the campaign: what happens, how it is planted here, what the mesh promises under it,
+//! A fault of the campaign: its description, how it is planted here, the mesh's promise under it,
 //! and the tests that judge the promise. `table` lists all of them.
 
 use crate::table;
@@ -6,14 +6,14 @@ use crate::table;
 /// A row of docs/reliability.md.
 pub(crate) struct Fault {
     pub(crate) number: u8,
-    /// What happens.
+    /// Its description.
     pub(crate) name: &'static str,
     /// How the tests cause it on one machine or a cluster.
     pub(crate) planted: &'static str,
     pub(crate) promise: &'static str,
     /// None if it cannot be planted; the limit then has the reason.
     pub(crate) tests: &'static [Test],
-    /// What is not planted, or does not hold, and why. Empty if there is nothing of the kind.
+    /// The parts that are not planted, or do not hold, and why. Empty if there are none.
     pub(crate) limit: &'static str,
 }
 
@@ -57,7 +57,7 @@ impl Place {
         matches!(self, Self::LongCluster)
     }
 
-    /// What the test needs besides this machine, for lists.
+    /// The needs of the test besides this machine, for lists.
     pub(crate) fn note(self) -> &'static str {
         match self {
             Self::Local => "",

@@ -1,7 +1,7 @@
 //! `mesh-chaos`, which `cargo xtask chaos` builds and runs: the campaign of faults.
 //!
 //! `table` has every fault with its promise and the tests that plant it. The campaign runs these
-//! tests one after the other, reads what load generators counted, prints a table by fault, and
+//! tests one after the other, reads the counts of load generators, prints a table by fault, and
 //! writes it to target/chaos. With `--out` it goes into docs/reliability.md. The exit code is 1 if
 //! a promise did not hold.
 
@@ -29,7 +29,7 @@ struct Options {
     /// Only this fault. May be repeated
     #[arg(long = "fault", value_name = "NUMBER")]
     faults: Vec<u8>,
-    /// Seed of what tests choose at random; otherwise another one each time, which is printed
+    /// Seed of the tests' random choices; otherwise another one each time, which is printed
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Also run the tests that take minutes

@@ -21,7 +21,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Outcome {
     pub(crate) path: &'static str,
     pub(crate) verdict: Verdict,
-    /// What load generators counted; of a skipped test the reason.
+    /// The counts of load generators; of a skipped test the reason.
     pub(crate) notes: Vec<String>,
     pub(crate) took: Duration,
 }
@@ -33,7 +33,7 @@ pub(crate) struct FaultResult {
     pub(crate) run: Run,
 }
 
-/// When, with which choices and on which sources tests ran.
+/// The time of a run, its choices and its sources.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) seed: u64,

@@ -14,7 +14,7 @@ use crate::fault::Test;
 /// A test program.
 struct Program {
     executable: PathBuf,
-    /// Of its package, where cargo runs it.
+    /// The directory of its package, where cargo runs it.
     directory: PathBuf,
     /// Its main file, relative to the checkout.
     source: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Programs {
     programs: Vec<Program>,
 }
 
-/// What is built for the tests that run.
+/// The packages that are built for the tests of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// As by `cargo xtask test`, so that tests and the programs they start are from one build.

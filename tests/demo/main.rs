@@ -37,8 +37,8 @@ struct Options {
     /// Only remove the mesh that --keep left running
     #[arg(long, conflicts_with = "keep")]
     down: bool,
-    /// Run on a cluster instead of this machine: that of a kubeconfig context, or of the current
-    /// one
+    /// Run on a cluster instead of this machine: the cluster of a kubeconfig context, or of the
+    /// current one
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, require_equals = true)]
     kubernetes: Option<Option<String>>,
 }

@@ -56,12 +56,12 @@ impl Mesh {
         }
     }
 
-    /// Runs meshctl and returns what it printed.
+    /// Runs meshctl and returns its output.
     pub(crate) fn run(&self, args: impl Words) -> anyhow::Result<String> {
         succeed(&mut self.command(args))
     }
 
-    /// Runs meshctl and returns what it printed, whatever its exit code.
+    /// Runs meshctl and returns its output, whatever its exit code.
     pub(crate) fn run_any_status(&self, args: impl Words) -> anyhow::Result<String> {
         let output = output(&mut self.command(args))?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -79,7 +79,7 @@ impl Mesh {
         serde_json::from_str(&text).with_context(|| format!("meshctl {args} printed no JSON"))
     }
 
-    /// Runs a program in a pod and returns what it printed.
+    /// Runs a program in a pod and returns its output.
     pub(crate) fn exec(&self, pod: &str, command: impl Words) -> anyhow::Result<String> {
         succeed(&mut self.exec_command(pod, command))
     }

@@ -49,7 +49,7 @@ const CONNECTIONS: u32 = 10;
 /// Downloads at the same time.
 const DOWNLOADS: u32 = 4;
 
-/// What a download writes when it has received everything.
+/// The line that a download writes when it has received everything.
 const COMPLETE: &str = "complete";
 
 /// The last line of the file once the command has exited.
@@ -113,8 +113,8 @@ impl<'a> Downloads<'a> {
         ))
     }
 
-    /// Waits for the last download, and returns how many were complete, and what the others
-    /// reported.
+    /// Waits for the last download. Returns the number of complete ones, and the reports of the
+    /// others.
     pub(crate) fn finish(self) -> (usize, Vec<String>) {
         let output = self.0.finish();
         let (complete, others): (Vec<&str>, _) = output.lines().partition(|line| *line == COMPLETE);

@@ -52,7 +52,7 @@ nsenter -t 1 -n nft list tables | sort
 find sys/fs/cgroup -name '*mesh*' | sort
 ";
 
-/// What of that only a mesh makes.
+/// The parts of the lines that only a mesh makes.
 const PARTS: [&str; 3] = ["mesh-cni", "run/mesh/", "sys/fs/bpf/mesh"];
 
 impl<'a> Nodes<'a> {

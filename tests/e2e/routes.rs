@@ -1,5 +1,5 @@
-//! Everything that routes and policies do, on a cluster: what the applications count is what the
-//! objects say, the proxies' metrics agree, and the objects have their conditions.
+//! Everything that routes and policies do, on a cluster: the applications' counts agree with the
+//! objects and with the proxies' metrics, and the objects have their conditions.
 
 mod access;
 mod application;

@@ -1,4 +1,4 @@
-//! The state of a cluster before a test, to which uninstalling must return.
+//! The state of a cluster before a test. Uninstalling must return to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(crate) struct ClusterSnapshot<'a> {
 impl<'a> ClusterSnapshot<'a> {
     pub(crate) fn capture(cluster: &'a Cluster) -> Self {
         let nodes = Nodes::observe(cluster);
-        // Otherwise this test would report what the one before has left.
+        // Otherwise this test would report the leftovers of the one before.
         nodes.assert_without_mesh();
         Self {
             cluster,

@@ -95,7 +95,7 @@ fn api_server_gives_verdicts_of_validators() {
     assert!(compared >= 100, "{compared} objects compared");
 }
 
-/// Returns what is wrong with a verdict. The schema of a definition refuses some objects before the
+/// Returns the errors in a verdict. The schema of a definition refuses some objects before the
 /// webhook sees them, with messages of the API server.
 fn problem(because: &Option<String>, admitted: bool, output: &str) -> Option<String> {
     match because {

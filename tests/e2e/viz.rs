@@ -133,8 +133,8 @@ fn assert_statistics(cluster: &Cluster, shop: &Shop<'_>) {
     });
 }
 
-/// Asserts that the requests which the web servers receive have the route of a ServiceProfile, and
-/// are those of the port.
+/// Asserts that the requests that the web servers receive have the route of a ServiceProfile, and
+/// that they are the port's requests.
 fn assert_routes(cluster: &Cluster, shop: &Shop<'_>) {
     cluster.apply(include_str!("viz/profile.yaml"));
     let has_requests = |row: &Value, success: &str| {
@@ -192,7 +192,7 @@ fn assert_tap(cluster: &Cluster, shop: &Shop<'_>) {
     assert_eq!(event["proxyDirection"], "INBOUND");
 }
 
-/// Asserts that `why` shows what the kernel and both proxies report of its request.
+/// Asserts that `why` shows the reports of the kernel and both proxies about its request.
 fn assert_request_is_explained(cluster: &Cluster) {
     let question = format!(
         "why -o json -n {} deploy/client web:80 -- GET /",
@@ -212,7 +212,7 @@ fn assert_request_is_explained(cluster: &Cluster) {
     assert!(summary("endpoint").contains("pod shop/web-"), "{text}");
     assert_eq!(summary("tls"), "mutual TLS between the proxies");
     assert!(summary("delivery").starts_with("given to the proxy of pod shop/web-"));
-    // Of the server's proxy itself.
+    // The server's proxy itself reports this.
     assert!(summary("policy").contains(" admitted it by "), "{text}");
 }
 
@@ -238,7 +238,7 @@ fn assert_permission_to_tap(cluster: &Cluster) {
     assert!(can_tap(shop::NAMESPACE) && !can_tap("default"));
 }
 
-/// Asserts that `viz check` names what is broken, and is green again after the repair.
+/// Asserts that `viz check` names the broken part, and is green again after the repair.
 fn assert_faults_are_named(cluster: &Cluster) {
     let named = |expected: &str| {
         eventually(expected, || {

@@ -18,7 +18,7 @@ use mesh_test_support::program::Program;
 use crate::harness::mesh::Mesh;
 
 /// Sends requests from the pod `app/client` until the program is dropped: one after the other, at
-/// most so many in a second.
+/// most `rate` a second.
 fn send_requests(mesh: &Mesh, url: &str, rate: u32) -> Program {
     let load = format!("curl -sS -o /dev/null --rate {rate}/s {url}?[1-1000000]");
     mesh.start("app/client", load)

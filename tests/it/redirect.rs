@@ -1,8 +1,8 @@
 //! The redirection as unmodified programs observe it: one table of cases, run on every tier.
 //!
-//! Each case is one behaviour of an application or one failure mode (the numbers are those of the
-//! list of traps in docs/operations/redirection-limits.md). It runs real processes in an enrolled
-//! pod and describes their observations in one line. The line is the same on every tier, or the
+//! Each case is one behaviour of an application or one failure mode (the numbers refer to the list
+//! of traps in docs/operations/redirection-limits.md). It runs real processes in an enrolled pod
+//! and describes their observations in one line. The line is the same on every tier, or the
 //! difference is part of the case together with its reason; every case runs on every tier.
 
 mod cases;

@@ -20,7 +20,7 @@ pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 pub(crate) const PROGRAMS: [&str; 4] = ["mesh-agent", "mesh-cni", "mesh-init", "probe"];
 /// This program.
 pub(crate) const THIS: &str = "mesh-kernels";
-/// Those of the machine, with the package that has each.
+/// The machine's programs, with the package of each.
 const TOOLS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
@@ -32,7 +32,7 @@ const TOOLS: [(&str, &str); 9] = [
     ("xtables-legacy-multi", "iptables"),
     ("xtables-nft-multi", "iptables"),
 ];
-/// Kernel programs that differ from those of the agent, for the test of an upgrade.
+/// Kernel programs that differ from the agent's, for the test of an upgrade.
 const OTHER_OBJECT: &str = "mesh-ebpf-other.o";
 /// The CNI plugins that tests chain with this project's.
 const CNI_PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
@@ -83,7 +83,7 @@ pub(crate) fn pack(directory: &Path, image: &Image, plan: &Plan) -> anyhow::Resu
                 root.link(&name, &format!("xtables-{program}-multi"))?;
             }
         }
-        // What portmap starts; Debian's default is the same.
+        // The program that portmap starts; Debian's default is the same.
         for work in ["", "-save", "-restore"] {
             root.link(&format!("usr/sbin/{family}{work}"), "xtables-nft-multi")?;
         }
@@ -174,8 +174,8 @@ fn libraries_of_extensions() -> anyhow::Result<Vec<PathBuf>> {
     Ok(files.map(PathBuf::from).collect())
 }
 
-/// Adds the modules of the network uncompressed, because busybox reads no others, with the index in
-/// which `modprobe` looks them up.
+/// Adds the modules of the network uncompressed, because busybox reads no others, with the index
+/// for `modprobe`.
 fn add_modules(root: &Root, image: &Image) -> anyhow::Result<()> {
     let place = Path::new("lib/modules").join(&image.release);
     let to = root.path(&place)?;

@@ -11,18 +11,17 @@ use crate::kernel::Image;
 use crate::report::Report;
 
 const QEMU: &str = "qemu-system-x86_64";
-/// The accelerator, for machines on which KVM works: it can exist and not run a kernel, inside of
-/// virtual machines.
+/// The accelerator, if KVM works: it can exist and not run a kernel, inside of virtual machines.
 const ACCELERATOR_VARIABLE: &str = "MESH_TEST_ACCELERATOR";
 /// Time in the virtual machine passes with its instructions, one in a nanosecond, and without
-/// waiting while it is idle. So a test has as many instructions for what it waits for on a busy
-/// machine as on an idle one. With two processors the kernel does not start.
+/// waiting while it is idle. So a test that waits has the same number of instructions on a busy
+/// machine and on an idle one. With two processors the kernel does not start.
 const EMULATION: [&str; 4] = ["-accel", "tcg", "-icount", "shift=0,sleep=off"];
 const MEMORY_MIB: u32 = 4096;
 /// Lines of the console that an error shows.
 const CONSOLE_LINES: usize = 30;
 
-/// Boots the kernel, and passes what the first process reports to the report until the machine is
+/// Boots the kernel, and passes the output of the first process to the report until the machine is
 /// off. The console goes to a file.
 pub(crate) fn boot(
     directory: &Path,
@@ -55,7 +54,7 @@ pub(crate) fn boot(
     }
     let text = fs::read(&console).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    // What qemu itself says is among the lines of the report.
+    // Output of qemu itself is among the lines of the report.
     let printed = finished.lines.iter().map(String::as_str);
     let lines: Vec<&str> = printed.chain(text.lines()).collect();
     let last = lines.len().saturating_sub(CONSOLE_LINES);

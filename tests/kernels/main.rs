@@ -1,11 +1,11 @@
 //! `mesh-kernels`, which `cargo xtask test --kernel` builds and runs: the tests of redirection on
 //! another kernel than this machine's.
 //!
-//! It fetches a kernel of Debian, packs the test programs with what they start into an initramfs,
-//! and boots both in qemu. In the virtual machine this program is the first process (`guest`): it
-//! runs each test as a process of its own and reports on a serial line. The table of results goes
-//! to the terminal and, after each test, to target/kernels. The exit code is 1 if a test failed or
-//! did not end.
+//! It fetches a kernel of Debian, packs the test programs, with the programs that they start, into
+//! an initramfs, and boots both in qemu. In the virtual machine this program is the first process
+//! (`guest`): it runs each test as a process of its own and reports on a serial line. The table of
+//! results goes to the terminal and, after each test, to target/kernels. The exit code is 1 if a
+//! test failed or did not end.
 
 mod guest;
 mod initramfs;
@@ -59,7 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let ended = stage::run("qemu", &what, || {
         machine::boot(&directory, &image, &initramfs, &mut report)
     });
-    // What ran before the machine failed is a result, too.
+    // Tests that ran before the machine failed are a result, too.
     print_lines(&report.write()?)?;
     ended?;
     Ok(ExitCode::from(u8::from(report.has_failed())))

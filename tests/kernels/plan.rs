@@ -1,9 +1,9 @@
 //! Which tests run, and how: the host builds the test programs and writes the plan, the virtual
 //! machine follows it.
 //!
-//! The subset is what depends on the kernel: the choice of a tier with the self-test, the kernel
-//! programs (`mesh-agent/tests/privileged`), the agent with its packet filters
-//! (`mesh-agent/tests/node`), and redirection as applications observe it (`tests/it/redirect`).
+//! The subset depends on the kernel: the choice of a tier with the self-test, the kernel programs
+//! (`mesh-agent/tests/privileged`), the agent with its packet filters (`mesh-agent/tests/node`),
+//! and redirection as applications observe it (`tests/it/redirect`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,8 +24,8 @@ const SUITES: [(&str, &str, &str); 3] = [
 ];
 const PRIVILEGED: &str = "privileged";
 const IT: &str = "it";
-/// The tests of these two programs that need no kernel programs have a name with one of these
-/// parts. Those of the third one find out themselves.
+/// In these two programs, the tests that need no kernel programs have a name with one of these
+/// parts. The tests of the third one find out themselves.
 const WITHOUT_PROGRAMS: [&str; 4] = [
     "agent chooses",
     "_on_nft_tier",
@@ -62,8 +62,8 @@ impl Test {
     }
 }
 
-/// Builds the tests and what they start, and selects the subset's tests whose name contains the
-/// filter and that a kernel with this tier can run.
+/// Builds the tests and the programs that they start, and selects the subset's tests whose name
+/// contains the filter and that a kernel with this tier can run.
 pub(crate) fn build(root: &Path, filter: Option<&str>, tier: Tier) -> anyhow::Result<Plan> {
     binaries::build_kernel_programs_for_tests(root)?;
     let messages = stage::run("build", "the tests and the programs", || {

@@ -1,4 +1,4 @@
-//! What the virtual machine reports: lines of events, and between them the output of tests.
+//! The reports of the virtual machine: lines of events, and between them the output of tests.
 
 use std::fmt::{self, Display};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::plan::Plan;
 
 /// Begins a line that is an event. Tests do not print it.
 const MARK: &str = "mesh-kernels-event ";
-/// Begins what a test prints that cannot run.
+/// Begins the output of a test that cannot run.
 const SKIPPED: &str = "skipped: ";
 /// Begins a line about the kernel that belongs into the result.
 const FINDING: &str = "kernel: ";

@@ -1,4 +1,4 @@
-//! House rules about alerts: what an operator is told, and that the metrics exist.
+//! House rules about alerts: an operator gets advice, and the metrics exist.
 //! `tests/it/observability` checks when they fire.
 
 use super::metrics::Metrics;

@@ -1,4 +1,4 @@
-//! House rules about Grafana's dashboards: those of Grafana's dashboard linter, and that panels
+//! House rules about Grafana's dashboards: the rules of Grafana's dashboard linter, and that panels
 //! neither overlap nor query metrics that no program exports. The sources in helm/dashboards
 //! generate the files; Prometheus parses the queries in `tests/it/observability`.
 
@@ -14,8 +14,8 @@ const COLUMNS: u64 = 24;
 /// The range of rates, which Grafana chooses for the resolution of a graph.
 const INTERVAL: &str = "$__rate_interval";
 
-/// Dashboards about requests sum over all proxies of a namespace or a Service, of which there are
-/// thousands: no choice of an instance.
+/// Dashboards about requests sum over all proxies of a namespace or a Service. There are thousands
+/// of proxies: no choice of an instance.
 const WITHOUT_INSTANCE: [&str; 13] = [
     "linkerd-authority",
     "linkerd-cronjob",
@@ -35,7 +35,7 @@ const WITHOUT_INSTANCE: [&str; 13] = [
 /// In Linkerd's links to this dashboard, the variable `job` is the Job of Kubernetes.
 const JOB_IS_A_WORKLOAD: &str = "linkerd-job";
 
-/// Reports what is wrong with each dashboard.
+/// Reports the errors in each dashboard.
 pub(crate) fn dashboards(tree: &Tree) -> Vec<Finding> {
     let metrics = Metrics::of(tree);
     let files = tree.files.iter();

@@ -56,8 +56,8 @@ impl<'a> Metrics<'a> {
         families.any(|family| self.is_registered(family))
     }
 
-    /// Whether the name is a literal, or composed of a prefix and a suffix, as those of balancers
-    /// are, or of these around a protocol.
+    /// Whether the name is a literal, or composed of a prefix and a suffix, as the names of
+    /// balancers are, or of these around a protocol.
     fn is_registered(&self, name: &str) -> bool {
         if self.literals.contains(name) {
             return true;

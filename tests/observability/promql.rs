@@ -59,7 +59,7 @@ pub(super) fn selectors(expression: &str) -> Vec<Selector<'_>> {
     found
 }
 
-/// Returns the token at the beginning of `text`, whose first character is `next`, and what follows.
+/// Returns the token at the beginning of `text`, whose first character is `next`, and the rest.
 fn token(text: &str, next: char) -> (&str, &str) {
     if next == '"' {
         let end = text[1..].find('"').map_or(text.len(), |end| end + 2);
@@ -87,8 +87,8 @@ fn range(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// Returns what stands between the brackets that `text` begins with, and what follows them. Quoted
-/// brackets do not count.
+/// Returns the text between the brackets that `text` begins with, and the rest. Quoted brackets do
+/// not count.
 fn enclosed(text: &str, open: char, close: char) -> Option<(&str, &str)> {
     let inner = text.trim_start().strip_prefix(open)?;
     let mut quoted = false;

@@ -23,7 +23,7 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
-/// A place that breaks a rule, and what to do about it.
+/// A place that breaks a rule, and the remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) file: String,

@@ -1,4 +1,4 @@
-//! Client commands: the ways in which applications connect.
+//! Client commands: the different kinds of connections that applications make.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -27,7 +27,7 @@ const BACKLOG: u32 = 4096;
 const TIMEOUT_FACTOR: u32 = 12;
 
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
-    // As many descriptors as this machine allows a process.
+    // Raises the limit of descriptors to the hard limit.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -22,7 +22,7 @@ pub(super) struct Application<'a> {
     pub(super) cluster: &'a Cluster,
 }
 
-/// What a client counted.
+/// The counts of a client.
 #[derive(Debug, Deserialize)]
 pub(super) struct Report {
     /// Requests by status, or by the error that the client got instead of a response.
@@ -34,7 +34,7 @@ pub(super) struct Report {
     pub(super) seconds: f64,
 }
 
-/// What a server counted since it was reset.
+/// The counts of a server since it was reset.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Records {
     /// Requests by path.

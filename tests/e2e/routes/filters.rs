@@ -1,5 +1,5 @@
 //! The filters that Linkerd's proxy API lacks: rewrites, mirrors, and cross-origin resource
-//! sharing. The servers' records show what arrived.
+//! sharing. The servers' records show the requests that arrived.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub(super) fn mirror_receives_its_share_without_effect_on_clients(app: &Applicat
         let is_mirrored = records.requests.contains_key("/all");
         is_mirrored.then_some(()).ok_or(format!("{records:?}"))
     });
-    // Six standard deviations of 2000 choices, of which a quarter are copied.
+    // Six standard deviations of 2000 choices, when a quarter of the requests is copied.
     for (path, count, copied) in [("/all", 500, 500..=500), ("/quarter", 2_000, 384..=616)] {
         app.control("a", "reset");
         app.control("b", "reset");
@@ -149,7 +149,7 @@ pub(super) fn cors_answers_preflight_requests_and_marks_responses(app: &Applicat
 struct Head(String);
 
 impl Head {
-    /// `response` is what curl prints with `-i`.
+    /// `response` is the output of `curl -i`.
     fn parse(response: &str) -> Self {
         let (head, _body) = response.split_once("\r\n\r\n").expect("the end of a head");
         Self(head.to_owned())

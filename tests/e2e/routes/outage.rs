@@ -11,7 +11,7 @@ use super::application::{Application, of_workload};
 
 const URL: &str = "http://guarded/";
 
-/// Of 500 requests, 50 belong to `b`, with a standard deviation of 6.7. In any window, six of them.
+/// `b` gets 50 of 500 requests, with a standard deviation of 6.7. In any window, six of them.
 const SHARE_OF_B: RangeInclusive<u64> = 10..=90;
 
 pub(super) fn policies_survive_control_plane(mesh: &Installation<'_>, app: &Application<'_>) {

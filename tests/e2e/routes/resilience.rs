@@ -12,7 +12,7 @@ const MANIFEST: &str = include_str!("resilience.yaml");
 /// The failures in a row that open a breaker, by the annotation of the Service.
 const MAX_FAILURES: usize = 7;
 
-/// Of 16 requests, 8 succeed at once and half of the others at each retry, so three retries leave
+/// At first 8 of 16 requests succeed, and half of the others at each retry, so three retries leave
 /// one failure. The server counts the attempts of each request.
 pub(super) fn retries_hide_failures_up_to_limit(app: &Application<'_>) {
     const URL: &str = "http://retried/half";
@@ -53,7 +53,7 @@ pub(super) fn budget_bounds_retries(app: &Application<'_>) {
     const NAME: &str = "profiled.routes.svc.cluster.local";
     const FLOOR: u64 = 1;
     const TTL: u64 = 10;
-    /// Of one request, whatever is left of the budget.
+    /// Retries of one request, whatever is left of the budget.
     const MAX_RETRIES: u64 = 10;
     let directory = tempfile::tempdir().expect("a directory");
     let document = directory.path().join("openapi.yaml");

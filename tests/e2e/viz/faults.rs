@@ -24,7 +24,7 @@ struct Fault {
 enum Step {
     /// A command that the advice contains.
     Advised(&'static str),
-    /// What a sentence of the advice or of its section in docs/operations/checks.md asks for.
+    /// The words that the advice, or its section in docs/operations/checks.md, must contain.
     Described(&'static str),
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Node {
     /// Further flags of the agent.
     flags: RefCell<Vec<String>>,
     agent: RefCell<Option<Program>>,
-    /// What earlier agents logged.
+    /// The logs of earlier agents.
     log: RefCell<String>,
 }
 
@@ -162,7 +162,7 @@ impl Node {
             .is_some_and(|agent| agent.log().contains(text))
     }
 
-    /// Returns what all agents of the node have logged.
+    /// Returns the logs of all agents of the node.
     pub(crate) fn agent_log(&self) -> String {
         let agent = self.agent.borrow();
         let log = agent.as_ref().map(Program::log);

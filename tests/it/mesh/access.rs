@@ -1,4 +1,4 @@
-//! Access to a server by the identity of its clients: who is authorized, and at which rate.
+//! Access to a server by the identity of its clients: authorization and rate limits.
 
 use mesh_test_support::eventually::eventually;
 use mesh_test_support::require_root;

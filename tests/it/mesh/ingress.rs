@@ -178,7 +178,7 @@ fn edge(controllers: &[Controller]) -> String {
     objects.concat()
 }
 
-/// What the servers received.
+/// The requests that the servers received.
 struct Received {
     /// Requests by server.
     servers: BTreeMap<String, usize>,

@@ -23,7 +23,7 @@ while True:
     time.sleep(0.02)
 ";
 
-/// What `manifests::web` serves.
+/// The response of `manifests::web`.
 const OLD: &str = "hello";
 const NEW: &str = "other";
 
@@ -83,7 +83,7 @@ fn client_of_a_deleted_service_never_reaches_its_pods_again() {
     }
 }
 
-/// What the pod `web` mounts, without the Service.
+/// Returns the ConfigMap that the pod `web` mounts, without the Service.
 fn configuration_only() -> String {
     let all = manifests::web_service("app");
     let config = all.split_once("---\n").expect("two objects").0;

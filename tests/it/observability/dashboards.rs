@@ -56,7 +56,7 @@ const FILLED: [&str; 10] = [
     "mesh-policy",
 ];
 
-/// Queries about faults, and about what this mesh does not have.
+/// Queries about faults, and about features that this mesh does not have.
 const EMPTY: [&str; 19] = [
     // The pod `web` calls only itself.
     r#"direction="outbound", tls="true""#,
@@ -164,7 +164,7 @@ fn configuration(mesh: &Mesh) -> String {
     text
 }
 
-/// The proxy of a pod in namespace `shop`, as that of a Deployment of the same name.
+/// The proxy of a pod in namespace `shop`, with the labels of a Deployment of the same name.
 pub(super) fn proxy(mesh: &Mesh, name: &str) -> String {
     let address = mesh.address("shop", name);
     format!(
@@ -195,7 +195,7 @@ fn controllers(status: &Value) -> Vec<String> {
     .into()
 }
 
-/// The node's own address: the first one of those of its Services.
+/// The node's own address: the first of its Services' addresses.
 fn node(status: &Value) -> String {
     let service = status["services"][0]["addresses"][0].as_str();
     let (network, _) = service

@@ -1,4 +1,4 @@
-//! Rates and quantiles of panels, compared with those of the load generator.
+//! Rates and quantiles of panels, compared with the load generator's.
 
 use mesh_test_support::command::are_installed;
 use mesh_test_support::eventually::eventually;

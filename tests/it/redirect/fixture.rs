@@ -18,7 +18,7 @@ pub(crate) const SKIPPED_IN_RANGE: u16 = 7155;
 /// Ports of the application in the meshed pod: an ordinary one, and one that is skipped.
 pub(crate) const APP: u16 = 8001;
 pub(crate) const APP_SKIPPED: u16 = 8100;
-/// The first port to which the full tier redirects (`mesh_ebpf_common::verdict`).
+/// The first port that the full tier redirects to (`mesh_ebpf_common::verdict`).
 const REDIRECT_PORT_MIN: u16 = 61_000;
 /// The addresses that a proxy listens on without IPv6.
 pub(crate) const PROXY_V4_ADDRESSES: &str = "127.0.0.1:4140 0.0.0.0:4143";

@@ -56,7 +56,7 @@ fn closed_connections_leave_no_map_entries() {
     let node = Node::start(Tier::Full);
     let fixture = RedirectFixture::build(&node);
     let before = entries(&node);
-    // Four processes, some of which exit earlier, so that ports are reused.
+    // Four processes. Some exit earlier, so that ports are reused.
     let args = ["churn", &fixture.peer4(PORT), "6000"];
     let churns: Vec<_> = (0..4).map(|_| fixture.pod.app(args)).collect();
     for churn in churns {

@@ -11,7 +11,7 @@ use super::fixture::{APP, PORT, PROXY_ADDRESSES, RedirectFixture, both};
 use crate::harness::node::{APPLICATION, Node, PROXY, Pod};
 
 const DESTINATIONS: u16 = 10;
-/// Source ports of the pod, and connections to all destinations that take five times as many.
+/// Source ports of the pod, and connections to all destinations: five for each port.
 const PORTS: u16 = 400;
 const CONNECTIONS: u32 = 2_000;
 /// The rate of two minutes: fifteen a second to each destination.
@@ -128,7 +128,7 @@ fn two_minutes_of_connections_find_ports_on_iptables_tier() {
     check_rate(Tier::Iptables);
 }
 
-/// The full tier redirects to ports of the pod's own address, on which an application may listen.
+/// The full tier redirects to ports of the pod's own address. An application may listen on them.
 #[test]
 fn application_on_a_redirect_port_gets_its_own_connections_only() {
     require_root!();

@@ -53,7 +53,7 @@ const CONSTRUCTIONS: [Construction; 5] = [
 /// Places that exceed a limit today, with their highest figure per 1,000 lines for each of
 /// `CONSTRUCTIONS`. A figure may fall and not rise; a place that holds all limits leaves the list.
 #[rustfmt::skip] // a table, one row a line
-const EXCEEDING: [(&str, [usize; 5]); 17] = [
+const EXCEEDING: [(&str, [usize; 5]); 16] = [
     ("cli", [10, 7, 22, 2, 1]),
     ("control-plane", [24, 11, 26, 4, 4]),
     ("docs/adr", [12, 16, 15, 0, 4]),
@@ -70,7 +70,6 @@ const EXCEEDING: [(&str, [usize; 5]); 17] = [
     ("mesh-proxy", [11, 13, 17, 6, 5]),
     ("mesh-runtime", [31, 7, 22, 0, 0]),
     ("mesh-test-support", [12, 12, 12, 0, 0]),
-    ("tests", [11, 8, 12, 6, 4]),
 ];
 
 /// Words before `which`.
