@@ -57,8 +57,8 @@ pub(crate) fn read(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     })
 }
 
-/// Returns the proxy's frames, each of which must be valid and the first of which must be SETTINGS.
-/// A peer that is not orderly may have allowed longer frames.
+/// Returns the proxy's frames. Each must be valid, and the first must be SETTINGS. A peer that is
+/// not orderly may have allowed longer frames.
 pub(crate) fn read_checked(bytes: &[u8], is_orderly: bool) -> impl Iterator<Item = Frame<'_>> {
     read(bytes).enumerate().map(move |(n, frame)| {
         let length = frame.payload.len();

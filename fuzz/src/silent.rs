@@ -11,15 +11,15 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::{memory, test_env};
 
-/// Each connection takes four file descriptors, of which the usual limit is 1024.
+/// Each connection takes four file descriptors. The usual limit is 1024.
 const CONNECTIONS: usize = 100;
 
-/// Iterations of the runtime after which every task has run.
+/// After this number of iterations of the runtime, every task has run.
 const TURNS: usize = 100;
 
-/// Returns the heap bytes of an inbound connection on a port with protocol detection, whose client
-/// has not sent a byte and for which the proxy has connected to the application, in case its
-/// protocol is server-first.
+/// Returns the heap bytes of an inbound connection on a port with protocol detection. Its client
+/// has not sent a byte, and the proxy has connected to the application in case its protocol is
+/// server-first.
 pub fn silent_connection() -> usize {
     test_env::run(async {
         let inbound = test_env::inbound();

@@ -111,8 +111,8 @@ pub(crate) async fn receive(
 
 const READ_SIZE: usize = 16 << 10;
 
-/// Iterations of the runtime without input after which a peer is idle, many more than a request
-/// takes.
+/// A peer without input for this number of iterations of the runtime is idle. A request takes far
+/// fewer.
 const IDLE_ITERATIONS: usize = 50;
 
 /// Waits until `can_start` holds for the received bytes or the peer is idle, sends `bytes` with

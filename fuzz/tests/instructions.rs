@@ -212,7 +212,7 @@ fn count(work: &Workload, times: u32) -> Cost {
     Cost::read(&fs::read_to_string(profile).unwrap())
 }
 
-/// Returns the version and target of the compiler, on which the figures depend.
+/// Returns the version and target of the compiler: the figures depend on them.
 fn compiler() -> String {
     let output = Command::new("rustc").arg("-vV").output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

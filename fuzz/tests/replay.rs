@@ -9,7 +9,7 @@ use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of panics, including those of tasks, which the runtime catches.
+/// Number of panics, including panics of tasks, which the runtime catches.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 #[test]

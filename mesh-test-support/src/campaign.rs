@@ -1,5 +1,5 @@
-//! What a test that plants a fault has in common with the campaign of faults (`cargo xtask chaos`):
-//! the seed of its random choices, and the numbers that the campaign reports.
+//! The interface between a test that plants a fault and the campaign of faults (`cargo xtask
+//! chaos`): the seed of its random choices, and the numbers that the campaign reports.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ const SEED: &str = "MESH_TEST_SEED";
 /// Set by `--long`.
 const LONG: &str = "MESH_TEST_LONG";
 
-/// Begins a line of output whose rest is what load generators counted.
+/// Begins a line of output. The rest of the line is the counts of load generators.
 const MEASURED: &str = "measured: ";
 
 /// Random choices that are the same for the same seed (xorshift64*).
@@ -64,7 +64,7 @@ impl Default for Choices {
     }
 }
 
-/// Reports what load generators counted, in a line that the campaign puts into its table.
+/// Reports the counts of load generators, in a line that the campaign puts into its table.
 pub fn measured(numbers: impl Display) {
     println!("{MEASURED}{numbers}");
 }

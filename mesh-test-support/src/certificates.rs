@@ -114,7 +114,7 @@ impl Default for TestCa {
     }
 }
 
-/// Returns a name that differs from that of other authorities.
+/// Returns a name that no other authority has.
 fn successor_name() -> rcgen::DistinguishedName {
     let mut name = rcgen::DistinguishedName::new();
     name.push(rcgen::DnType::CommonName, "successor");

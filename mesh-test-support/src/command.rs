@@ -124,8 +124,8 @@ pub fn built(name: &str) -> PathBuf {
     path
 }
 
-/// Returns whether all these programs are on `PATH`; otherwise prints which test is skipped for
-/// lack of which.
+/// Returns whether all these programs are on `PATH`; otherwise prints the skipped test and the
+/// missing program.
 pub fn are_installed(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();

@@ -1,4 +1,4 @@
-//! Waits for what another process or task brings about and does not announce.
+//! Waits for states that another process or task brings about and does not announce.
 
 use std::error::Error;
 use std::fmt::{self, Display};

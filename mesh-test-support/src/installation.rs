@@ -1,4 +1,4 @@
-//! What an API server of a test has of an installation: the objects that a report of it is made of,
+//! An installation as an API server of a test has it: the objects that a report of it is made of,
 //! and the kubeconfig that leads to the server. Used by the tests of the report and of the
 //! dashboard.
 

@@ -1,11 +1,11 @@
-//! What the tests and benchmarks of several packages share.
+//! Code that the tests and benchmarks of several packages share.
 //!
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
-//! contains peers. `machine` and `network` create what a test needs of the machine and remove it
-//! again. `command` and `program` run programs, `cni` runs plugins, and `http` asks servers.
-//! `cluster` installs a mesh into a real cluster. `installation` has what an API server has of the
-//! mesh. `eventually` waits for a state that another process or task brings about. `campaign` is
-//! for tests that plant a fault. No program of the mesh depends on this package.
+//! contains peers. `machine` and `network` create and remove a test's resources on the machine.
+//! `command` and `program` run programs, `cni` runs plugins, and `http` asks servers. `cluster`
+//! installs a mesh into a real cluster. `installation` has the objects of a mesh in an API server.
+//! `eventually` waits for a state that another process or task brings about. `campaign` is for
+//! tests that plant a fault. No program of the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What a test creates on the machine: namespaces, links, a cgroup, pins and files.
+//! The resources that a test creates on the machine: namespaces, links, a cgroup, pins and files.
 //!
 //! All of it has names that begin with `mesht`, the id of the process in hexadecimal, and a number:
 //! short enough for a link. A test removes what it created, also when it fails. A killed process
@@ -22,7 +22,7 @@ const LINKS: &str = "/sys/class/net";
 const PINS: &str = "/sys/fs/bpf";
 
 /// A directory for files, a cgroup, and names for pins and a link. Dropping it kills the processes
-/// in the cgroup and removes all four, with what is in them and mounted there.
+/// in the cgroup and removes all four, with their contents and mounts.
 pub struct Machine {
     name: String,
     cgroup: PathBuf,
@@ -44,7 +44,7 @@ impl Machine {
         machine
     }
 
-    /// Returns the name of everything; that of the link if a test creates one.
+    /// Returns the name of everything. A link has the same name, if a test creates one.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -136,7 +136,7 @@ fn remove_directories(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Removes whatever has this name. What cannot be removed is left to the next process.
+/// Removes everything that has this name. The next process removes the rest.
 fn remove(name: &str) {
     if let Some(mount) = cgroup2() {
         let _best_effort = remove_cgroup(&mount.join(name));
@@ -158,7 +158,7 @@ fn remove(name: &str) {
     let _best_effort = fs::remove_dir_all(directory);
 }
 
-/// Removes what processes left that are gone.
+/// Removes the resources of processes that have exited.
 fn remove_remains() {
     let places = [NAMESPACES, LINKS, PINS].map(PathBuf::from);
     for place in places.into_iter().chain([env::temp_dir()]).chain(cgroup2()) {

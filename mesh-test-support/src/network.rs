@@ -16,7 +16,7 @@ use crate::machine::{NAMESPACES, unique_name};
 
 /// A network namespace that `ip netns` knows, whose loopback interface is up. Dropping it removes
 /// its name; the kernel removes it when the last process has left. Its name is one of
-/// [`machine`](crate::machine), so that what a killed test has left is removed, too.
+/// [`machine`](crate::machine), so that the leftovers of a killed test are removed, too.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,

@@ -2,9 +2,9 @@
 //! every message of the proxy.
 //!
 //! Request smuggling exploits extensions of the RFC in implementations, so the parser has a
-//! [`ParserProfile`]. [`STRICT`] allows no extension; each other profile has those of a kind of
-//! server. All profiles must parse a message that the proxy accepts alike, so that it is safe to
-//! forward to any server.
+//! [`ParserProfile`]. [`STRICT`] allows no extension; each other profile has the extensions of a
+//! kind of server. All profiles must parse a message alike if the proxy accepts it, so that it is
+//! safe to forward to any server.
 
 use std::fmt;
 

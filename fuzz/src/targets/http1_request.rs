@@ -90,7 +90,7 @@ fn assert_same_message(sent: &Message, received: &Message) {
     assert_eq!(sent.start[2], received.start[2], "the version was changed");
     match (uri(sent), uri(received)) {
         (Some(sent), Some(received)) => assert_eq!(sent, received, "the target was changed"),
-        // The bytes of what no URI can represent are forwarded; user agents send origin-form.
+        // Bytes that no URI can represent are forwarded; user agents send origin-form.
         _ => assert!(
             sent.target().ends_with(received.target()),
             "the target was changed"

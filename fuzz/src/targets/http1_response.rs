@@ -1,7 +1,7 @@
 //! An application's bytes through the inbound proxy with any split: all parsers read the response
-//! that the client receives completely in the application's bytes, if the strict one does. Of a
-//! response that only lenient parsers understand, the client receives what one of them reads, in a
-//! form that the strict one understands.
+//! that the client receives completely in the application's bytes, if the strict one does. If only
+//! lenient parsers understand a response, the client receives the reading of one of them, in a form
+//! that the strict one understands.
 //!
 //! Input: the request, the split, then the application's bytes.
 

@@ -1,5 +1,5 @@
 //! Arbitrary HTTP/2 frames from a server to the proxy's client: each request completes; responses
-//! contain what was sent, completely or with an error; the client's frames are valid; memory is
+//! contain the bytes sent, completely or with an error; the client's frames are valid; memory is
 //! bounded; and the responses of an orderly server are read.
 //!
 //! Input: the requests, then actions of the server, see [`script`].

@@ -59,7 +59,8 @@ fn check_encoded(mut input: Input<'_>, split: u8) {
         session,
     };
     let encoded = header.encode();
-    // A complete header is taken off the bytes held, which then show only what follows it.
+    // A complete header is removed from the buffered bytes, which then show only the bytes after
+    // it.
     let incomplete = &encoded[..encoded.len() - 1];
     let (read_incomplete, rest) = read(incomplete, split);
     assert!(

@@ -1,6 +1,6 @@
 //! Handshakes with rustls as oracle, in both roles: a peer sends the same messages to both, in
-//! records of any size, with any padding and with anything between them. The proxy must reject what
-//! rustls rejects, accept what it accepts and return the same data after the handshake. Memory use
+//! records of any size, with any padding and with anything between them. The proxy and rustls must
+//! reject and accept the same messages and return the same data after the handshake. Memory use
 //! must stay within the limits however much the peer sends.
 //!
 //! Input: properties of the handshake, then the peer's actions.
@@ -130,8 +130,8 @@ fn run_with(setup: TestSetup, mut input: Input<'_>) {
         let mut actual = subject.receive(&to_subject);
         to_oracle.clear();
         to_subject.clear();
-        // One may reject by the header what the other rejects by the complete record, or after the
-        // next read.
+        // One may reject a header when the other rejects the complete record, or after the next
+        // read.
         if expected.is_rejected() && !actual.is_rejected() {
             actual.add(subject.receive(&[0; ANY_RECORD]));
         } else if actual.is_rejected() && !expected.is_rejected() && !expected.is_closed() {

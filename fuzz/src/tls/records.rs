@@ -1,6 +1,5 @@
 //! The record layer of tunnels with rustls as oracle, in both roles: a peer with the keys sends the
-//! same arbitrary records to both. The proxy must reject what rustls rejects, and return the same
-//! content.
+//! same arbitrary records to both. Both must reject the same records and return the same content.
 //!
 //! Input: role and suite, then the peer's actions.
 
@@ -52,7 +51,7 @@ fn run_with(
         let action = PeerAction::decode(&mut input);
         let mut expected = oracle.receive(&oracle_peer.encode(&action));
         let mut actual = subject.receive(&subject_peer.encode(&action));
-        // One may reject by the header what the other rejects by the complete record.
+        // One may reject a header when the other rejects the complete record.
         if expected.is_rejected && !actual.is_rejected {
             actual = subject.receive(&[0; ANY_RECORD]);
         } else if actual.is_rejected && !expected.is_rejected {

@@ -14,7 +14,7 @@ pub const AGENT_NAMESPACE: &str = "linkerd-agent";
 
 pub const AGENT: &str = "daemonset/mesh-agent";
 
-/// Values with which pods of the control plane's namespace are privileged.
+/// Values that make pods of the control plane's namespace privileged.
 const PRIVILEGED: [&str; 2] = ["meshAgent.enabled=false", "meshAgent.namespace="];
 
 const CRDS: &str = "linkerd-crds";

@@ -21,7 +21,7 @@ const DATA: u8 = 23;
 /// A record before it is sealed.
 #[derive(Debug)]
 pub struct PlaintextRecord {
-    /// The index of its key among those of this thread. `None` for unencrypted records.
+    /// The index of its key among the keys of this thread. `None` for unencrypted records.
     pub key: Option<usize>,
     /// The content type (RFC 8446, section 5.1).
     pub content_type: u8,
@@ -134,7 +134,7 @@ pub fn provider(genuine: CryptoProvider) -> Arc<CryptoProvider> {
     })
 }
 
-/// Stores the keys with which rustls would seal records.
+/// Stores the keys that rustls would seal records with.
 struct CapturedAead;
 
 impl CapturedAead {

@@ -25,10 +25,10 @@ pub(super) struct Script {
     open: Vec<u32>,
 }
 
-/// The most streams of an orderly client, none of which is refused.
+/// The most streams of an orderly client. None is refused.
 const ORDERLY_STREAMS: usize = crate::test_env::MAX_STREAMS;
 
-/// The length at which a script is truncated.
+/// A script is truncated to this length.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Field blocks (RFC 7541): `:method`, `:scheme http` and `:path /` from the static table,

@@ -47,12 +47,12 @@ enum ResponseState {
     Complete(usize),
 }
 
-/// The length at which a script is truncated.
+/// A script is truncated to this length.
 const MAX_BYTES: usize = 64 * 1024;
 
 const MAX_REQUESTS: u8 = 4;
 
-/// The most interim responses of an orderly server per request, none of which is rejected.
+/// The most interim responses of an orderly server per request. None is rejected.
 const ORDERLY_INTERIM: usize = 32;
 
 /// Field blocks (RFC 7541): `:status 200` from the static table, `:status 103` and trailers as
