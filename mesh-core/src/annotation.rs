@@ -7,7 +7,7 @@ pub const INJECT: &str = "linkerd.io/inject";
 pub const PROXY_VERSION: &str = "linkerd.io/proxy-version";
 /// The program and version that created the object.
 pub const CREATED_BY: &str = "linkerd.io/created-by";
-/// The SHA-256 of the trust anchors with which the pod was injected.
+/// The SHA-256 of the trust anchors at the pod's injection.
 pub const TRUST_ROOT_SHA256: &str = "linkerd.io/trust-root-sha256";
 /// Written by the injector: the families whose connections are redirected to the proxy, which are
 /// those that it listens on: [`IPV4_ONLY`] or [`IPV4_AND_IPV6`], which is the default.
@@ -108,13 +108,13 @@ pub const FAILURE_ACCRUAL_MAX_PENALTY: &str =
 /// Random share that is added to the back-off.
 pub const FAILURE_ACCRUAL_JITTER: &str =
     "balancer.linkerd.io/failure-accrual-consecutive-jitter-ratio";
-/// Success rate below which an endpoint becomes unavailable.
+/// An endpoint with a lower success rate becomes unavailable.
 pub const FAILURE_ACCRUAL_THRESHOLD: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-threshold";
 /// Window of the success rate.
 pub const FAILURE_ACCRUAL_WINDOW: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-window";
-/// Requests in the window below which the success rate is not used.
+/// The success rate is not used with fewer requests in the window.
 pub const FAILURE_ACCRUAL_MIN_REQUESTS: &str =
     "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests";
 /// Whether a Retry-After header sets the first back-off of an unavailable endpoint.

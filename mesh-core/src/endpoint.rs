@@ -49,7 +49,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns an endpoint of which only the address is known.
+    /// Returns an endpoint with nothing known but its address.
     pub fn plain(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -117,9 +117,9 @@ pub struct Http2Params {
 /// Keep-alive of an HTTP/2 connection with PING frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeepAlive {
-    /// Time without received frames after which a PING is sent.
+    /// A PING is sent after this time without received frames.
     pub interval: Duration,
-    /// Time within which the PING must be acknowledged.
+    /// The PING must be acknowledged within this time.
     pub timeout: Duration,
     /// Whether PINGs are sent while no stream is open.
     pub while_idle: bool,

@@ -18,7 +18,7 @@ pub struct Sample {
 /// A sample whose labels have not been parsed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line<'a> {
-    /// Name and labels as they are written, by which a reader recognizes a series.
+    /// Name and labels as written. They identify a series.
     pub series: &'a str,
     /// The value.
     pub value: f64,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The object from which a policy element was created.
+/// The object that a policy element was created from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Meta {
     /// Created by the mesh itself; the name states the reason (`default`, `probe`,

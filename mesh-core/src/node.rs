@@ -23,7 +23,7 @@ use crate::redirection::RedirectionEvent;
 pub const DEFAULT_SOCKET: &str = "/run/mesh/agent.sock";
 /// Default directory of the agent's records, one for each enrolled pod.
 pub const DEFAULT_STATE_DIR: &str = "/run/mesh";
-/// Default directory in which the agent pins programs, maps and links.
+/// Default directory of the agent's pinned programs, maps and links.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/mesh";
 /// The network name of a pod that the agent enrolled without a CNI command. Any DEL of its
 /// container removes such an attachment.
@@ -95,7 +95,8 @@ pub enum Response {
 pub enum TraceLine {
     /// A decision.
     Event(RedirectionEvent),
-    /// So many further decisions are missing: the pod made them faster than they could be reported.
+    /// This number of further decisions is missing: the pod made them faster than they could be
+    /// reported.
     Dropped(u64),
     /// The agent has ended the trace, and why, in one clause.
     Ended(String),
@@ -123,11 +124,11 @@ pub struct Attachment {
     pub id: AttachmentId,
     /// The path of the pod's network namespace.
     pub netns: PathBuf,
-    /// The pod to which the interface belongs.
+    /// The pod that the interface belongs to.
     pub pod: PodRef,
     /// The addresses that earlier CNI plugins assigned to the pod.
     pub addresses: Vec<IpAddr>,
-    /// The pod's annotations; only those of the mesh are used.
+    /// The pod's annotations; only annotations of the mesh are used.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }
@@ -191,7 +192,7 @@ pub enum RefusalReason {
     NotEnrolled,
     /// An operation of the kernel or the file system failed.
     Failed,
-    /// The agent is starting or stopping, or has as many traces as it may; the request may be
+    /// The agent is starting or stopping, or has reached its limit of traces; the request may be
     /// retried.
     TryAgain,
 }
@@ -214,7 +215,7 @@ pub struct NodeStatus {
     pub trials: Vec<TierAttempt>,
     /// The results of the self-test.
     pub self_test: Vec<SelfTestCase>,
-    /// The root of the cgroup hierarchy to which programs are attached.
+    /// The root of the cgroup hierarchy where programs are attached.
     pub cgroup_root: Option<PathBuf>,
     /// The directory of the pinned programs, maps and links.
     pub pin_dir: PathBuf,
@@ -238,8 +239,8 @@ pub struct NodeStatus {
     pub repairs: Vec<Repair>,
 }
 
-/// Annotation of the pods that `meshctl local dashboard` serves to the dashboard: the tier in which
-/// the node's agent has enrolled the pod. Pods of a cluster do not have it.
+/// Annotation of the pods that `meshctl local dashboard` serves to the dashboard: the pod's
+/// redirection tier. Pods of a cluster do not have it.
 pub const TIER_ANNOTATION: &str = "mesh-agent/redirection-tier";
 /// Annotation beside [`TIER_ANNOTATION`]: why the tier is in use.
 pub const TIER_REASON_ANNOTATION: &str = "mesh-agent/redirection-reason";
@@ -254,7 +255,7 @@ pub struct Repair {
     pub detail: String,
     /// The time of the last repair, in seconds since the Unix epoch.
     pub at: u64,
-    /// Number of repairs in the last 24 hours, including those of earlier agents of the node.
+    /// Number of repairs in the last 24 hours, including repairs by earlier agents of the node.
     pub last_day: u32,
 }
 
@@ -295,7 +296,7 @@ pub struct CniStatus {
     pub file: Option<String>,
     /// The name of the CNI network.
     pub network: Option<String>,
-    /// The types of its plugins, in the order in which they run.
+    /// The types of its plugins, in order of execution.
     pub plugins: Vec<String>,
     /// Whether mesh-cni is one of them.
     pub chained: bool,

@@ -28,13 +28,13 @@ pub struct RedirectionEvent {
     /// The address that the client called.
     pub destination: SocketAddr,
     /// The listener of the proxy that the connection goes to instead; absent when it is not
-    /// redirected. The address is the one at which the pod receives the connection: the listener
-    /// itself may be bound to another one.
+    /// redirected. The pod receives the connection at this address: the listener itself may be
+    /// bound to another one.
     #[serde(default)]
     pub redirected_to: Option<SocketAddr>,
 }
 
-/// The point in the kernel at which a decision is made.
+/// The hook in the kernel that makes a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hook {

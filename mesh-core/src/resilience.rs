@@ -59,7 +59,7 @@ pub type GrpcRetry = Retry<Vec<u16>>;
 /// The retry budget of a ServiceProfile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryBudget {
-    /// Time for which a request counts, 1 to 60 s.
+    /// A request counts for this time, 1 to 60 s.
     pub ttl: Duration,
     /// Retries per second that are always allowed.
     pub min_per_second: u32,
@@ -74,7 +74,7 @@ pub enum FailureAccrual {
     ConsecutiveFailures {
         /// Number of consecutive failures.
         max_failures: u32,
-        /// Time for which the endpoint is not used.
+        /// The endpoint is not used for this time.
         backoff: Backoff,
     },
     /// After consecutive failures, or when the success rate is too low.
@@ -83,11 +83,11 @@ pub enum FailureAccrual {
         success_rate_threshold: f64,
         /// The window of the success rate.
         window: Duration,
-        /// Requests in the window below which the success rate is not used.
+        /// The success rate is not used with fewer requests in the window.
         min_requests: u32,
         /// Number of consecutive failures.
         max_consecutive_failures: u32,
-        /// Time for which the endpoint is not used.
+        /// The endpoint is not used for this time.
         backoff: Backoff,
         /// Whether a Retry-After header of a failure replaces the first step of the back-off,
         /// within its bounds.
@@ -101,7 +101,7 @@ pub enum FailureAccrual {
 pub struct Queue {
     /// Maximum number of requests that wait.
     pub capacity: Option<NonZeroU32>,
-    /// Time for which a request waits before it fails, more than zero.
+    /// A request waits for this time before it fails, more than zero.
     pub failfast_timeout: Option<Duration>,
 }
 
@@ -118,7 +118,7 @@ impl Queue {
 pub struct PeakEwma {
     /// Estimate before the first measurement.
     pub default_rtt: Duration,
-    /// Time in which a measurement loses 63 % of its weight.
+    /// A measurement loses 63 % of its weight in this time.
     pub decay: Duration,
     /// The latency that failures count for.
     pub penalty: Option<FailurePenalty>,

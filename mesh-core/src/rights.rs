@@ -90,9 +90,9 @@ pub fn check(
     }
 }
 
-/// Parses lines such as `ClusterRole web: deployments.apps: get list only a b`, the form in which
-/// the rights of the charts are kept, and returns them as texts like those of a [`Right`], one for
-/// each verb and name. `None` for another role.
+/// Parses lines such as `ClusterRole web: deployments.apps: get list only a b`, the format of the
+/// charts' rights, and returns them in the format of a [`Right`], one for each verb and name.
+/// `None` for another role.
 pub fn parse_line(line: &str, role: &str) -> Option<BTreeSet<String>> {
     let (resource, verbs) = line
         .strip_prefix(role)?

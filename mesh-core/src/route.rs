@@ -193,7 +193,7 @@ fn best<K: Ord, T>(candidates: impl Iterator<Item = (K, T)>) -> Option<(K, T)> {
 
 /// Returns the rule for a request of `host`: the most specific host first, then the highest
 /// precedence of a match, the earlier of two equal ones. `rank` returns the precedence of a match,
-/// `none` is that of a rule without matches. Each route comes with its index.
+/// `none` is the precedence of a rule without matches. Each route comes with its index.
 fn find<'a, M: 'a, R: 'a, K: Ord + Copy>(
     routes: impl IntoIterator<Item = (usize, &'a Route<M, R>)>,
     host: Option<&str>,

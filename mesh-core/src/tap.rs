@@ -1,7 +1,7 @@
 //! Tap: which requests an observer asks a proxy for, and what the proxy reports of them.
 //!
-//! The meaning of the fields is that of Linkerd's proxy. A request is matched once, when it is sent
-//! to its destination; its response and its end are reported to the observers that it matched.
+//! The fields have the same meaning as in Linkerd's proxy. A request is matched once, when it is
+//! sent to its destination; its response and its end are reported to the observers that it matched.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -100,7 +100,7 @@ pub struct TapSubject<'a> {
     pub path: &'a str,
 }
 
-/// What is the same for all events of a request.
+/// The part that all events of a request share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TapContext {
     /// The direction, as the proxy sees it.
@@ -206,8 +206,8 @@ pub enum TapStreamEnd {
 pub type TapHeaders = Vec<(String, Vec<u8>)>;
 
 impl TapEvent {
-    /// Adds the labels of addresses: that of the source, and that of the destination where the
-    /// proxy is that of the server, which does not know how it is deployed.
+    /// Adds the labels of addresses: the source's, and the destination's at the server's proxy,
+    /// which does not know how its own pod is deployed.
     #[must_use]
     pub fn described(self, addresses: &AddressTable) -> Self {
         Self {

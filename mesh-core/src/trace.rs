@@ -1,7 +1,7 @@
 //! Distributed tracing: the numbers of traces and spans, and the spans that a proxy reports.
 //!
-//! The terms are those of OpenTelemetry. A span describes one request as one party saw it; its
-//! parent is the span of the party that sent the request.
+//! The terms are OpenTelemetry's. A span describes one request as one party saw it; its parent is
+//! the span of the party that sent the request.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -27,7 +27,7 @@ pub enum SpanKind {
     Client,
 }
 
-/// A span among those of all traces.
+/// Identifies a span among all traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanContext {
     /// The trace that the span belongs to.
@@ -49,7 +49,7 @@ pub struct Span {
     pub flags: TraceFlags,
     /// The `tracestate` of the request; empty if there is none, or none that is valid.
     pub trace_state: Box<str>,
-    /// What the request is for.
+    /// The purpose of the request.
     pub name: Box<str>,
     /// Which side of the request it is.
     pub kind: SpanKind,
@@ -57,12 +57,12 @@ pub struct Span {
     pub started: SystemTime,
     /// When the header section of the response arrived, or when the request failed.
     pub ended: SystemTime,
-    /// What else is known of the request, by the names of OpenTelemetry's conventions.
+    /// Other facts about the request, by the names of OpenTelemetry's conventions.
     pub attributes: Attributes,
 }
 
-/// Named texts in the order in which they were added. One allocation has all texts, since a span
-/// has a dozen of a few bytes each.
+/// Named texts in order of insertion. One allocation has all texts, since a span has a dozen of a
+/// few bytes each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attributes {
     /// The names, and where the text of each ends.
@@ -155,7 +155,7 @@ impl TraceFlags {
 }
 
 impl Attributes {
-    /// Creates an empty list with space for so many texts of so many bytes in all.
+    /// Creates an empty list with space for `count` texts of `bytes` bytes in all.
     pub fn with_capacity(count: usize, bytes: usize) -> Self {
         Self {
             names: Vec::with_capacity(count),

@@ -300,7 +300,7 @@ mod tests {
             assert_eq!(rule(&routes(&["/"]), path), Some(0), "{path}");
         }
         assert_eq!(rule(&guarded, "*"), Some(0));
-        // Of bytes that a URI must not contain.
+        // The path has bytes that a URI must not contain.
         let request = ::http::Request::get("/public%3C").body(()).unwrap();
         let raw = RequestHead {
             is_raw: true,

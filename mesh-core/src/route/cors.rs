@@ -32,7 +32,7 @@ pub struct CorsSettings {
     pub allow_headers: Vec<String>,
     /// Names of response headers that scripts may read, or only `*`.
     pub expose_headers: Vec<String>,
-    /// Seconds for which a client may keep the response to a preflight request.
+    /// A client may keep the response to a preflight request for this number of seconds.
     pub max_age: u32,
 }
 
@@ -94,7 +94,7 @@ impl Cors {
     /// # Errors
     ///
     /// An origin has another form, a wildcard that is not at the beginning of its host, or a port
-    /// that does not exist; a name is not that of a method or header; or `*` is not alone.
+    /// that does not exist; a method or header has an invalid name; or `*` is not alone.
     pub fn new(settings: CorsSettings) -> Result<Self, CorsError> {
         let is_method = |text: &str| text.parse::<Method>().is_ok();
         let is_header = |text: &str| text.parse::<HeaderName>().is_ok();
@@ -192,8 +192,8 @@ impl Cors {
     }
 }
 
-/// Sets the headers of a [`CorsAction`] in a response. They replace those of the application,
-/// except for `vary`, which is added.
+/// Sets the headers of a [`CorsAction`] in a response. They replace the application's, except for
+/// `vary`, which is added.
 pub fn set_headers(headers: &HeaderMap, response: &mut HeaderMap) {
     for (name, value) in headers {
         if name == VARY {
@@ -205,7 +205,7 @@ pub fn set_headers(headers: &HeaderMap, response: &mut HeaderMap) {
 }
 
 impl OriginPattern {
-    /// Parses an origin, in which a host may begin with a wildcard.
+    /// Parses an origin. Its host may begin with a wildcard.
     fn parse(text: &str) -> Option<Self> {
         let (scheme, authority) = text.split_once("://")?;
         let scheme = match scheme.to_ascii_lowercase().as_str() {

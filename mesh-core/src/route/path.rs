@@ -3,8 +3,7 @@
 
 use std::borrow::Cow;
 
-/// Decodes all escapes of the path except those of `/` and `%`, which would make two different
-/// paths equal.
+/// Decodes all escapes of the path except `/` and `%`, which would make two different paths equal.
 pub(super) fn decode(path: &str) -> Cow<'_, [u8]> {
     if !path.contains('%') {
         return Cow::Borrowed(path.as_bytes());

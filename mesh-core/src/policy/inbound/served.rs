@@ -1,5 +1,6 @@
-//! What a port serves by its policy: the one rule from which the proxy derives how it determines
-//! the protocol of a connection, and whether a connection may become a tunnel (docs/adr/0161).
+//! The services of a port by its policy. The proxy derives two decisions from this one rule: how it
+//! determines the protocol of a connection, and whether a connection may become a tunnel
+//! (docs/adr/0161).
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which origins match, what is answered and set, and which settings are invalid.
+//! Matching origins, responses with their headers, and invalid settings.
 
 use super::*;
 
