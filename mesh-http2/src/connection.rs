@@ -4,11 +4,11 @@
 //! that [`Connection::output`] holds, and is woken when there are more. The owner of a stream polls
 //! it by its [`StreamId`]. All calls happen on one thread.
 //!
-//! * [`receive`]: parses frames and applies those of the connection.
+//! * [`receive`]: parses frames and applies the connection's.
 //! * [`headers`], [`data`]: apply the frames of messages.
 //! * [`send`]: encodes messages into frames, as far as flow control allows.
 //! * [`streams`]: the methods for the owners of streams.
-//! * [`client_closed`]: the extension by which a proxy passes on that a client has closed.
+//! * [`client_closed`]: the extension that tells the server that a proxy's client has closed.
 //! * [`ending`]: stream errors, connection errors and graceful shutdown.
 
 mod client_closed;
@@ -128,7 +128,7 @@ pub struct Connection {
     stream_window: u32,
     /// The stream window in SETTINGS that the peer has not acknowledged yet.
     unacknowledged_window: Option<u32>,
-    /// Bytes by which the receive window of one stream may be widened.
+    /// The receive window of one stream may be widened by this number of bytes.
     widening: u32,
 
     streams: HashMap<u32, Box<Stream>, RandomState>,

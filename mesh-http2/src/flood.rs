@@ -48,9 +48,9 @@ enum BudgetLeft {
 #[derive(Debug)]
 struct Budget {
     balance: u32,
-    /// The balance up to which time refills it.
+    /// Time refills the balance up to this.
     refill_to: u32,
-    /// The balance up to which message frames refill it.
+    /// Message frames refill the balance up to this.
     max_balance: u32,
     refilled_at: Instant,
 }
@@ -74,14 +74,14 @@ const RESET_COST: u32 = 2;
 /// which would all end with it.
 const STREAM_ERROR_COST: u32 = 10;
 
-/// A field section costs one for each so many bytes beyond what its field block accounts for.
+/// A field section costs one for this number of bytes beyond the allowance of its field block.
 const EXPANSION_COST: usize = 4 * 1024;
 
 /// Frames that may be in flight when the local endpoint resets their stream.
 const EARNED_BY_RESET: u32 = 100;
 
-/// A discarded frame of at least so many bytes is free: receiving it costs its sender more than
-/// discarding it costs the receiver.
+/// A discarded frame of at least this number of bytes is free: receiving it costs its sender more
+/// than discarding it costs the receiver.
 const FREE_DISCARD: u32 = 256;
 
 /// Time that refills an empty budget.
@@ -95,9 +95,10 @@ const FREE_SHORT_LITERALS: usize = 16;
 const FREE_LINES: usize = 64;
 const BYTES_PER_LINE: usize = 16;
 
-/// Returns how many of the `lines` of a field block of so many `bytes`, of which some are short
-/// literals, cost more than their bytes. A line costs some 50 ns, whether it has one byte or a
-/// hundred, and a short literal is evicted before it is worth its entry of the table.
+/// Returns the number of field lines that cost more than the bytes of their field block pay for:
+/// `lines` lines in `bytes` bytes, with `short_literals` short literals among them. A line costs
+/// some 50 ns, whether it has one byte or a hundred, and a short literal is evicted before it is
+/// worth its entry of the table.
 pub(crate) fn surplus_lines(lines: usize, short_literals: usize, bytes: usize) -> usize {
     let surplus = lines.saturating_sub(FREE_LINES + bytes / BYTES_PER_LINE);
     surplus.max(short_literals.saturating_sub(FREE_SHORT_LITERALS))
@@ -168,7 +169,7 @@ impl FloodLimiter {
         }
     }
 
-    /// Accounts for a sent RST_STREAM, after which frames of the stream may still arrive.
+    /// Accounts for a sent RST_STREAM. Frames of the stream may still arrive.
     pub(crate) fn record_sent_reset(&mut self) {
         self.idle_frames.earn(EARNED_BY_RESET);
     }

@@ -68,7 +68,7 @@ impl FrameHeader {
         self.flags & ACK != 0
     }
 
-    /// Of headers and data.
+    /// The END_STREAM flag of HEADERS and DATA.
     pub(crate) fn ends_stream(self) -> bool {
         self.flags & END_STREAM != 0
     }
@@ -78,7 +78,7 @@ impl FrameHeader {
         self.flags & END_HEADERS != 0
     }
 
-    /// Of headers and data.
+    /// The PADDED flag of HEADERS and DATA.
     pub(crate) fn is_padded(self) -> bool {
         self.flags & PADDED != 0
     }

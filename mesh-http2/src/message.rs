@@ -11,7 +11,7 @@ use http::{
 
 use crate::hpack::{Encoder, Field, PseudoHeader};
 
-/// A field section, to which the decoder adds fields.
+/// A field section. The decoder adds fields to it.
 #[derive(Debug, Default)]
 pub(crate) struct FieldSection {
     method: Option<Method>,

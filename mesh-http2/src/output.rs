@@ -36,8 +36,8 @@ pub struct BufferPool {
     pub release: fn(Vec<u8>),
 }
 
-/// Chunks of up to so many bytes are copied: that costs less than another element of a vectored
-/// write.
+/// Chunks of up to this number of bytes are copied: that costs less than another element of a
+/// vectored write.
 const MAX_COPIED: usize = 4 * 1024;
 
 impl Output {
@@ -62,7 +62,7 @@ impl Output {
         self.length
     }
 
-    /// The size of the buffer of small writes, including what was written of it.
+    /// The size of the buffer of small writes, including its written part.
     pub fn buffer_len(&self) -> usize {
         self.buffer.len()
     }

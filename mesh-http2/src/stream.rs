@@ -19,7 +19,7 @@ impl From<StreamId> for u32 {
     }
 }
 
-/// Of a number that was a [`StreamId`]; any other identifies no stream.
+/// From a number that was a [`StreamId`]; any other identifies no stream.
 impl From<u32> for StreamId {
     fn from(number: u32) -> Self {
         Self(number)

@@ -16,11 +16,11 @@ pub(crate) struct SendWindow(i64);
 pub(crate) struct ReceiveWindow {
     /// Bytes that the peer may still send, as far as it was notified.
     credit: i64,
-    /// Released bytes of which the peer was not notified yet.
+    /// Released bytes that the peer was not notified of yet.
     released: u32,
     /// The size of the whole window.
     size: u32,
-    /// The part of `size` by which this window alone was widened.
+    /// The part of `size` that was added to this window alone.
     widened: u32,
 }
 
@@ -83,8 +83,8 @@ impl ReceiveWindow {
     }
 
     /// As [`ReceiveWindow::window_update`], for a window that streams share. While slow readers
-    /// hold most of it, half of it is never released; then half of what they leave is worth a
-    /// frame. To be called also after bytes were received.
+    /// hold most of it, half of it is never released; then half of the rest is worth a frame. To be
+    /// called also after bytes were received.
     pub(crate) fn shared_window_update(&mut self) -> Option<u32> {
         self.take_update(self.credit.min((self.size / 2).into()))
     }
@@ -104,8 +104,8 @@ impl ReceiveWindow {
         self.size = self.size.max(size);
     }
 
-    /// Sets the size of a stream's window after the peer has acknowledged it. What the window was
-    /// widened by stays.
+    /// Sets the size of a stream's window after the peer has acknowledged it. A widened window
+    /// stays wider by the same number of bytes.
     pub(crate) fn resize(&mut self, size: u32) {
         let size = size.saturating_add(self.widened);
         self.credit += i64::from(size) - i64::from(self.size);

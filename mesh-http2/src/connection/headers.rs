@@ -36,17 +36,17 @@ struct PartialFieldSection {
     counted_surplus: usize,
 }
 
-/// A field section of more than so many times the limit closes the connection; a smaller one is
+/// A field section of more than this multiple of the limit closes the connection; a smaller one is
 /// only rejected with its message.
 const CLOSE_FACTOR: usize = 4;
 
 /// CONTINUATION frames that any field block may have.
 const MIN_CONTINUATIONS: u32 = 5;
 
-/// A field section may be so many times as long as its field block, and so many bytes longer: short
-/// field lines count for seven times their bytes, and an honest encoder refers to each entry of the
-/// 4 KiB table once. A longer section repeats the same entries, and would cost the application many
-/// times the bytes of the client.
+/// A field section may have this multiple of the bytes of its field block, and this allowance:
+/// short field lines count for seven times their bytes, and an honest encoder refers to each entry
+/// of the 4 KiB table once. A longer section repeats the same entries, and would cost the
+/// application many times the bytes of the client.
 const MAX_EXPANSION: usize = 8;
 const EXPANSION_ALLOWANCE: usize = 16 * 1024;
 

@@ -10,7 +10,7 @@ use crate::stream::MessageState;
 /// The parser's position in the received bytes.
 #[derive(Debug)]
 pub(super) enum ReadState {
-    /// In the client's preface, of which so many bytes were received.
+    /// In the client's preface, with the number of bytes received.
     Preface(usize),
     FrameHeader {
         bytes: [u8; frame::FRAME_HEADER_SIZE],

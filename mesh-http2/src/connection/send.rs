@@ -18,7 +18,7 @@ use crate::window::MAX_WINDOW;
 /// a third more CPU for each large message.
 pub(super) const DEFAULT_OUTPUT_LIMIT: usize = 255 * 1024;
 
-/// Larger frames would block those of other streams.
+/// Larger frames would block other streams.
 const MAX_FRAME: usize = 16 * 1024;
 
 impl Connection {
@@ -127,8 +127,8 @@ impl Connection {
         self.output.len() < self.output_limit
     }
 
-    /// Sends data, at most as many bytes as [`Connection::poll_capacity`] has returned. Empty data
-    /// may complete the message.
+    /// Sends data, at most the number of bytes that [`Connection::poll_capacity`] has returned.
+    /// Empty data may complete the message.
     pub fn send_data(&mut self, id: StreamId, mut data: Bytes, is_last: bool) {
         if !self.advance(id, MessageState::Body, state_after(is_last)) {
             return;

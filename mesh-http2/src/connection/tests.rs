@@ -92,7 +92,7 @@ fn output(connection: &mut Connection) -> Vec<u8> {
     bytes
 }
 
-/// Receives all of `bytes`, in as many turns as necessary.
+/// Receives all of `bytes`, in the necessary number of turns.
 fn take(connection: &mut Connection, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let taken = connection.receive(bytes).unwrap();
@@ -189,7 +189,7 @@ fn assert_error(connection: &mut Connection, stream: u32, code: ErrorCode) {
     assert_eq!(reported_error(connection), Some((stream, code)));
 }
 
-/// Frames that a peer sends, and what they are.
+/// Frames that a peer sends, each with its name.
 type Case<'a> = (&'a str, &'a [Vec<u8>]);
 
 /// Checks that the frames of each case cause `expected`, that an error of the connection, and no

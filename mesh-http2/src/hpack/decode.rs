@@ -17,7 +17,7 @@ pub(crate) struct Decoder {
 }
 
 /// Allocates the short values of the dynamic table's entries together: an entry may be encoded in
-/// three bytes, for which two allocations would cost more than the rest of its decoding.
+/// three bytes, and two allocations would cost more than the rest of its decoding.
 ///
 /// The entries of the table are those that were added last, and so are their values: the table
 /// holds at most two chunks more than its own size.

@@ -18,7 +18,7 @@ use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE, integer};
 pub(crate) struct Encoder {
     /// The most recent first.
     entries: VecDeque<Entry>,
-    /// Names and values of `entries`, the oldest first, behind those of evicted entries.
+    /// Names and values of `entries`, the oldest first, after the bytes of evicted entries.
     bytes: Vec<u8>,
     /// Number of bytes at the front of `bytes` that belong to evicted entries.
     evicted: usize,

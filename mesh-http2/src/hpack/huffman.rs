@@ -1,13 +1,13 @@
 //! Huffman decoding of strings (RFC 7541, section 5.2 and appendix B).
 //!
 //! The code is canonical: codes of one length are consecutive numbers in the order of their
-//! symbols, and begin where those of the previous length end. So the lengths determine all codes.
+//! symbols, and begin where the previous length ends. So the lengths determine all codes.
 
 use std::cell::RefCell;
 
 use super::DecodeError;
 
-/// The length of each byte's code in bits, and last that of EOS, which is never sent.
+/// The length of each byte's code in bits, and last the length of EOS, which is never sent.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, //
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28, //

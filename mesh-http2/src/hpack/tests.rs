@@ -71,7 +71,7 @@ fn request_examples_of_the_rfc_are_decoded() {
     }
 }
 
-/// Section C.6, with a table of 256 bytes, from which fields are evicted.
+/// Section C.6, with a table of 256 bytes. Fields are evicted from it.
 #[test]
 fn response_examples_of_the_rfc_are_decoded() {
     let blocks = [

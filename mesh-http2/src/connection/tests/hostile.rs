@@ -183,10 +183,10 @@ fn short_field_lines_drain_and_close_the_connection() {
     }
 }
 
-/// As in browsers with as many cookies as fit into the table, and in clients of gRPC.
+/// As in browsers whose cookies fill the table, and in clients of gRPC.
 #[test]
 fn honest_field_lines_are_not_limited() {
-    // Sixty crumbs of thirty bytes, to which later requests refer.
+    // Sixty crumbs of thirty bytes. Later requests refer to them.
     let crumb = |n: u8| [&[0x60, 30][..], &[n; 30]].concat();
     let crumbs: Vec<u8> = (b'0'..b'0' + 60).flat_map(crumb).collect();
     let references: Vec<u8> = (0xbe..=0xf9).collect();
