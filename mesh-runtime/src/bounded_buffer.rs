@@ -39,8 +39,8 @@ pub trait Scanner {
     /// The result, once the bytes suffice for one.
     type Verdict;
 
-    /// Looks at the bytes that follow those of earlier calls. The verdict must not depend on how
-    /// the bytes are split. Not called again after a verdict.
+    /// Reads the bytes after the earlier calls' bytes. The verdict must not depend on how the bytes
+    /// are split. Not called again after a verdict.
     fn scan(&mut self, next: &[u8]) -> Option<Self::Verdict>;
 }
 
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// Records what it was passed and never decides.
+    /// Records its input and never decides.
     struct Recorder(Vec<u8>);
 
     impl Scanner for Recorder {

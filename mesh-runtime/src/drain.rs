@@ -42,8 +42,8 @@ pub enum Outcome {
     Expired { remaining: usize },
 }
 
-/// Returns a drain and the watch from which all others are cloned. This watch counts too: it must
-/// be passed on or dropped.
+/// Returns a drain and the watch that all others are cloned from. This watch counts too: it must be
+/// passed on or dropped.
 pub fn channel() -> (Drain, Watch) {
     let drain = Drain {
         started: CancellationToken::new(),

@@ -1,8 +1,8 @@
 //! Logs: one subscriber for each process, installed by `main`, written to standard output.
 //!
-//! The plain format is that of Linkerd's proxy (uptime, level, thread, spans, target, message), so
-//! that people and tools that read one can read the other. The filter can be changed through the
-//! admin server.
+//! The plain format is the format of Linkerd's proxy (uptime, level, thread, spans, target,
+//! message), so that people and tools that read one can read the other. The filter can be changed
+//! through the admin server.
 
 use std::fmt;
 use std::io::IsTerminal as _;

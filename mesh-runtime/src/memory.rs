@@ -9,8 +9,8 @@ pub fn resident() -> Option<u64> {
     resident_in(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
-/// The cgroup of the process (cgroup v2), if it has a memory limit beyond which the kernel kills
-/// the process.
+/// The cgroup of the process (cgroup v2), if it has a memory limit. The kernel kills a process
+/// above the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupMemory {
     directory: PathBuf,
@@ -49,7 +49,7 @@ fn resident_in(status: &str) -> Option<u64> {
     Some(status_value(status, "VmRSS:")? * 1024)
 }
 
-/// Returns a number of /proc/self/status; those of memory are in KiB.
+/// Returns a number of /proc/self/status; amounts of memory are in KiB.
 pub(crate) fn status_value(status: &str, key: &str) -> Option<u64> {
     let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_ascii_whitespace().next()?.parse().ok()

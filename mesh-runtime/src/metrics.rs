@@ -5,8 +5,7 @@
 //!
 //! * **Label sets differ within a family.** `request_total` has inbound samples (`srv_name`,
 //!   `route_name`, …) and outbound samples (`dst_*` as the control plane sends them). A family here
-//!   maps an ordered [`Labels`] to a cell, and prints each label set in the order in which it was
-//!   built.
+//!   maps an ordered [`Labels`] to a cell, and prints each label set in order of insertion.
 //! * **Handles.** Looking up a series takes a lock and string comparisons, so it happens once for
 //!   each target. The handles that the request path keeps ([`Counter`], [`Gauge`], [`Histogram`])
 //!   are pointers to atomics: a few nanoseconds, from any thread.
@@ -47,7 +46,7 @@ pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE}
 pub use self::labels::{Labels, OTHER};
 use self::snapshot::{Buckets, FamilySnapshot, Samples};
 
-/// Time for which a series outlives its last handle: Linkerd's `METRICS_RETAIN_IDLE` default.
+/// A series outlives its last handle by this time: Linkerd's `METRICS_RETAIN_IDLE` default.
 pub const RETAIN_IDLE: Duration = Duration::from_secs(600);
 
 /// Buckets of `response_latency_ms` and related histograms, as in Linkerd, because dashboards
@@ -153,7 +152,7 @@ impl Registry {
         self.on_scrape(move |scrape| scrape.gauge(name, help, &labels, value as f64));
     }
 
-    /// Adds values that are computed by each scrape, such as those of the process.
+    /// Adds values that are computed by each scrape, such as the values of the process.
     pub fn on_scrape(&self, scraper: impl Fn(&mut Scrape) + Send + 'static) {
         self.inner.scrapers.lock().push(Box::new(scraper));
     }
@@ -238,7 +237,7 @@ impl Scrape {
 }
 
 impl Format {
-    /// The value of `content-type`. That of the text format has no version, as in Linkerd's proxy.
+    /// The value of `content-type`. The text format has no version, as in Linkerd's proxy.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain",

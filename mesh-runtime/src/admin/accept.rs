@@ -47,7 +47,7 @@ enum Precision {
     Parameters,
 }
 
-/// Longer fields select the text format. That of Prometheus has about 300 bytes.
+/// Longer fields select the text format. Prometheus sends about 300 bytes.
 const MAX_BYTES: usize = 4096;
 
 const OPEN_METRICS: Offer = Offer {

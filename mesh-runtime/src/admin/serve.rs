@@ -24,10 +24,10 @@ pub struct BindError {
 /// Time limit of the header section of a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most bytes that are buffered of a request: its header section, or a part of its body. Those
-/// of Prometheus and the kubelet have a few hundred bytes. hyper scans a header section once, but
-/// one that begins with empty lines again with each segment. This limits what a segment makes it
-/// scan, so that the work is linear in the number of segments.
+/// The most bytes that are buffered of a request: its header section, or a part of its body.
+/// Requests of Prometheus and the kubelet have a few hundred bytes. hyper scans a header section
+/// once, but one that begins with empty lines again with each segment. This limits the bytes
+/// scanned for a segment, so that the work is linear in the number of segments.
 const MAX_BUFFERED: usize = 16 * 1024;
 
 /// The most open connections. Probes, scrapers and operators need a few.

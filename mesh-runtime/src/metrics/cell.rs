@@ -169,7 +169,7 @@ impl HistogramCell {
             NativeCell::with(bounds.zip(self.counts.iter().map(|count| count.load(Relaxed))))
         });
         let native = native.snapshot();
-        // One count is that of both kinds of buckets, which other threads change in between.
+        // Both kinds of buckets get the same count, since other threads change them in between.
         snapshot.count = native.count();
         for (_, cumulative) in &mut snapshot.buckets {
             *cumulative = snapshot.count.min(*cumulative);

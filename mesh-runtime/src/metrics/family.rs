@@ -47,7 +47,7 @@ pub(super) enum Family {
 struct SeriesMap<C> {
     name: &'static str,
     help: &'static str,
-    /// Time for which a series remains without a handle.
+    /// A series remains for this time without a handle.
     retain: Duration,
     // Locked to resolve a handle and to scrape; never while a value changes.
     map: Mutex<Map<C>>,
@@ -56,8 +56,8 @@ struct SeriesMap<C> {
 #[derive(Debug)]
 struct Map<C> {
     series: BTreeMap<Labels, Series<C>>,
-    /// The size at which the map is swept, so that a process that is never scraped does not
-    /// accumulate unused series.
+    /// The map is swept at this size, so that a process that is never scraped does not accumulate
+    /// unused series.
     sweep_at: usize,
     /// Sets of outside values that series have, at most [`MAX_OUTSIDE`].
     outside: BTreeSet<Vec<Arc<str>>>,
@@ -67,7 +67,7 @@ struct Map<C> {
 #[derive(Debug)]
 struct Series<C> {
     cell: Arc<C>,
-    /// The time at which a sweep first found that no handle is left.
+    /// The time when a sweep first found that no handle is left.
     orphaned_at: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ struct Series<C> {
 /// use a handful. A family that is full of them takes about 100 KiB, and as much of a scrape.
 pub const MAX_OUTSIDE: usize = 256;
 
-/// Interval at which a full family checks whether series can be removed.
+/// A full family checks at this interval whether series can be removed.
 const SWEEP_FULL: Duration = Duration::from_secs(10);
 
 /// Families below this size are only swept by scrapes.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// targets these sets are a considerable part of a proxy's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
-    /// The pairs of the set from which this one is derived; they come first.
+    /// The pairs of the set that this one extends; they come first.
     base: Option<Arc<Pairs>>,
     own: Arc<Pairs>,
     /// Bit n is set when the value of pair n comes from outside.
@@ -26,8 +26,8 @@ type Pairs = Vec<(Cow<'static, str>, Arc<str>)>;
 /// Replaces outside values in a family that has reached its limit.
 pub const OTHER: &str = "(other)";
 
-/// Pairs by which a set grows at a time. Most sets have between ten and twenty; doubling would
-/// leave a third of them unused.
+/// A set grows by this number of pairs at a time. Most sets have between ten and twenty; doubling
+/// would leave a third of them unused.
 const STEP: usize = 4;
 
 impl Labels {

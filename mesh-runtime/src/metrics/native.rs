@@ -2,9 +2,9 @@
 //! dashboards.
 //!
 //! A histogram has them from the first scrape that asks for them, since they take 2.4 KB and few
-//! scrapers do. What was observed before is known by fixed bucket only, and starts in the
-//! exponential one of the fixed bucket's upper bound: rates and quantiles of a range begin with
-//! that scrape, and are exact.
+//! scrapers do. Earlier observations are known by fixed bucket only, and start in the exponential
+//! bucket of the fixed one's upper bound: rates and quantiles of a range begin with that scrape,
+//! and are exact.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -104,13 +104,13 @@ impl NativeSnapshot {
 }
 
 /// Returns the place of the bucket whose bounds enclose the value, including the upper one. `None`
-/// means the bucket of zero. A NaN is in the last bucket, as in that of `+Inf` of the fixed ones.
+/// means the bucket of zero. A NaN is in the last bucket, as it is in the fixed bucket of `+Inf`.
 fn index(value: f64) -> Option<usize> {
     if value <= ZERO_THRESHOLD {
         return None;
     }
-    // `frexp` of a normal number, which a larger one than the threshold is: the fraction is within
-    // 0.5 and 1, the exponent is that of the next power of two.
+    // `frexp` of a normal number; any number above the threshold is normal. The fraction is within
+    // 0.5 and 1, the exponent belongs to the next power of two.
     let bits = value.to_bits();
     let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022;
     let fraction = f64::from_bits(bits & ((1 << 52) - 1) | 1022 << 52);

@@ -1,4 +1,4 @@
-//! `process_*`, read from /proc/self by each scrape. The names are those of Linkerd's proxy:
+//! `process_*`, read from /proc/self by each scrape. The names are the same as in Linkerd's proxy:
 //! Prometheus' own plus clock, uptime, threads and network bytes.
 
 use std::fs;

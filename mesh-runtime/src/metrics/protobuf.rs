@@ -76,7 +76,7 @@ struct Histogram {
     zero_count: u64,
     #[prost(message, repeated, tag = "12")]
     positive_span: Vec<BucketSpan>,
-    /// The difference of each count to that of the bucket before it.
+    /// The difference of each count to the count of the bucket before it.
     #[prost(sint64, repeated, tag = "13")]
     positive_delta: Vec<i64>,
     #[prost(message, repeated, tag = "16")]
@@ -93,8 +93,8 @@ struct Bucket {
     exemplar: Option<Exemplar>,
 }
 
-/// Consecutive buckets. The offset of the first span is its first key, that of another one is the
-/// number of empty buckets before it.
+/// Consecutive buckets. The offset of the first span is its first key. The offset of any other span
+/// is the number of empty buckets before it.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct BucketSpan {
     #[prost(sint32, tag = "1")]
@@ -219,7 +219,7 @@ fn set_native(message: &mut Histogram, native: &NativeSnapshot) {
     }
 }
 
-/// The labels are those of OpenMetrics.
+/// OpenMetrics defines the labels.
 fn exemplar(stored: &StoredExemplar) -> Exemplar {
     let StoredExemplar {
         trace_id,
