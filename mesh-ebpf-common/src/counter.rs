@@ -13,7 +13,7 @@ pub enum Counter {
     OutboundSkippedPort = 2,
     /// Loopback, unspecified or one of the pod's own addresses.
     OutboundLocal = 3,
-    /// Multicast, broadcast, link-local multicast or port 0, to which a proxy cannot connect.
+    /// Multicast, broadcast, link-local multicast or port 0. A proxy cannot connect to these.
     OutboundUnroutable = 4,
     /// The pod has no address of the destination's family, or the family is not redirected.
     OutboundNoAddress = 5,
@@ -48,8 +48,8 @@ impl Counter {
     /// The number of counters.
     pub const COUNT: usize = 17;
 
-    /// The number of counters in [`PodStats`](crate::layout::PodStats), the first ones. The map's
-    /// layout is that of earlier versions, whose pins stay in use; later counters are in
+    /// The number of counters in [`PodStats`](crate::layout::PodStats), the first ones. The map
+    /// keeps the layout of earlier versions, whose pins stay in use; later counters are in
     /// [`PortTracking`](crate::layout::PortTracking).
     pub const IN_STATS: usize = 16;
 

@@ -1,5 +1,5 @@
-//! A decision of a kernel program about a connection of a traced pod, and the message by which it
-//! leaves the kernel.
+//! A decision of a kernel program about a connection of a traced pod, and the message that carries
+//! it out of the kernel.
 //!
 //! The message is `decision=` and the bytes of a [`Decision`] in hexadecimal digits. One argument
 //! of fixed size keeps the log call within the stack and the instructions that the verifier allows;

@@ -40,11 +40,9 @@ pub const LISTENER_SLOTS: u8 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PodConfig {
-    /// The address to which outbound IPv4 is redirected; unspecified when the pod has no IPv4
-    /// address.
+    /// Outbound IPv4 is redirected to this address; unspecified when the pod has no IPv4 address.
     pub v4: Address,
-    /// The address to which outbound IPv6 is redirected; unspecified when the pod has no IPv6
-    /// address.
+    /// Outbound IPv6 is redirected to this address; unspecified when the pod has no IPv6 address.
     pub v6: Address,
     /// The proxy's uid in the initial user namespace.
     pub proxy_uid: u32,
@@ -140,8 +138,8 @@ pub struct FlowKey {
     pub address: Address,
     /// The local port of the client.
     pub port: u32,
-    /// The port to which it connects; zero for the proxy's outbound port, as programs of earlier
-    /// versions, which redirect to no other, write it.
+    /// The port that it connects to. Programs of earlier versions, which redirect to the proxy's
+    /// outbound port only, write zero for it.
     pub target: u32,
 }
 
@@ -204,7 +202,7 @@ pub struct PortTracking {
     pub ports: i64,
     /// Not zero after a socket could not be recorded: the pod's ports are not known any more.
     pub lost: i64,
-    /// Connections to ports on which nothing listened: [`Counter::InboundClosed`].
+    /// Connections to ports without a listener: [`Counter::InboundClosed`].
     pub refused: i64,
 }
 

@@ -180,7 +180,7 @@ mod tests {
         packet
     }
 
-    /// Each extension is its kind and its bytes, of which the first is written here.
+    /// Each extension is its kind and its bytes. The first byte is written here.
     fn v6(extensions: &[(u8, &[u8])], last: u8, payload: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 40];
         packet[0] = 0x60;

@@ -1,7 +1,7 @@
 //! Port ranges as prefixes, so that a longest-prefix-match map can store skip lists of any length:
 //! a range of sixteen-bit ports needs at most thirty prefixes, a single port exactly one.
 
-/// The ports whose first `length` bits are those of `port`.
+/// The ports that share their first `length` bits with `port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortPrefix {
     /// The first port.

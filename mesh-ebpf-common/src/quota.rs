@@ -36,8 +36,8 @@ pub const IN_FLIGHT_PER_POD: i64 = 4_096;
 /// whose proxies have all stopped accepting.
 pub const IN_FLIGHT_MAX: usize = 128 * IN_FLIGHT_PER_POD as usize;
 
-/// Ports, with the address that they are bound to, on which sockets of one pod listen or have
-/// listened. The programs enforce it.
+/// Ports, each with its bound address, where sockets of one pod listen or have listened. The
+/// programs enforce it.
 pub const OPEN_PORTS_PER_POD: i64 = 1_024;
 /// Ports of all pods: enough for 128 pods with the maximum.
 pub const OPEN_PORTS_MAX: usize = 128 * OPEN_PORTS_PER_POD as usize;

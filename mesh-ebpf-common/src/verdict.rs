@@ -9,19 +9,19 @@ use crate::layout::{
 };
 use crate::packet::TcpSyn;
 
-/// The address to which a proxy connects to verify that its pod is redirected
+/// A proxy connects to this address to verify that its pod is redirected
 /// (`mesh-proxy::redirection`): a documentation address (RFC 5737), which is not routed. A
 /// connection to it reaches the outbound listener from any process, also from the proxy, and
 /// whatever ports the pod skips.
 pub const CHECK_V4: [u8; 4] = [192, 0, 2, 1];
 /// The same in IPv6 (RFC 3849).
 pub const CHECK_V6: [u16; 8] = [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1];
-/// The port of the check address: that of Linkerd's network validator.
+/// The port of the check address: the same as of Linkerd's network validator.
 pub const CHECK_PORT: u16 = 20001;
 
-/// The first of the ports of the pod's own address to which outbound connections are redirected.
-/// They are above the default range of ephemeral ports: a port with an accepted socket is not
-/// chosen as the source of another connection.
+/// Outbound connections are redirected to ports of the pod's own address. This is the first. They
+/// are above the default range of ephemeral ports: a port with an accepted socket is not chosen as
+/// the source of another connection.
 pub const REDIRECT_PORT_MIN: u16 = 61_000;
 /// The number of those ports, which end at 65535.
 pub const REDIRECT_PORTS: u16 = u16::MAX - REDIRECT_PORT_MIN + 1;
@@ -33,7 +33,7 @@ pub struct ConnectAttempt {
     pub destination: Address,
     /// The destination port.
     pub port: u16,
-    /// The address to which the socket is bound; unspecified if it is not bound.
+    /// The address that the socket is bound to; unspecified if it is not bound.
     pub source: Address,
     /// Whether the socket is bound to the loopback interface by SO_BINDTODEVICE.
     pub on_loopback: bool,
@@ -55,9 +55,9 @@ pub enum Outbound {
 pub struct SocketLookup {
     /// The address of the client.
     pub remote: Address,
-    /// The address to which the client connects.
+    /// The address that the client connects to.
     pub local: Address,
-    /// The port to which the client connects.
+    /// The port that the client connects to.
     pub local_port: u16,
 }
 
@@ -85,8 +85,8 @@ pub enum OriginalDstSource {
     Lost,
 }
 
-/// Whether the calling process is the pod's proxy: its cgroup is that of a registered listener.
-/// Before the first listener there is no proxy, and [`may_connect`] decides who connects as one.
+/// Whether the calling process is the pod's proxy: its cgroup owns a registered listener. Before
+/// the first listener there is no proxy, and [`may_connect`] decides who connects as one.
 #[inline(always)]
 pub fn is_proxy(proxy: &ProxyState, cgroup: u64) -> bool {
     proxy.cgroup != 0 && proxy.cgroup == cgroup
@@ -100,8 +100,8 @@ pub fn is_check(destination: &Address, port: u16) -> bool {
     port == CHECK_PORT && (destination.same(&V4) || destination.same(&V6))
 }
 
-/// Whether connections of this family are redirected: those on which the proxy is configured to
-/// listen.
+/// Whether connections of this family are redirected: the proxy is configured to listen on the
+/// family.
 #[inline(always)]
 pub fn is_redirected(pod: &PodConfig, family: Family) -> bool {
     !matches!(family, Family::V6) || pod.flags & FLAG_PASS_IPV6 == 0
@@ -161,10 +161,10 @@ fn redirect_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
     }
 }
 
-/// Returns the port to which a connection to this destination is redirected. Connections of one
+/// Returns the port that a connection to this destination is redirected to. Connections of one
 /// source port must differ in it, and so it depends on the destination: connections in TIME-WAIT
-/// otherwise use up the source ports of all destinations together. Without steering, on loopback
-/// and for the check address, it is that of the proxy's listener, and also without room to store
+/// otherwise use up the source ports of all destinations together. It is the port of the proxy's
+/// listener without steering, on loopback and for the check address, and also without room to store
 /// the destination: the proxy then rejects the connection.
 #[inline(always)]
 pub fn redirect_port(
@@ -330,8 +330,8 @@ pub fn may_connect(has_proxy_uid: bool, any_listener: impl FnOnce() -> bool) -> 
     has_proxy_uid && !any_listener()
 }
 
-/// Returns the family for which a getsockopt call requests the original destination, if it does. 80
-/// is SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST; at other levels the same number has other meanings.
+/// Returns the family if a getsockopt call requests the original destination. 80 is SO_ORIGINAL_DST
+/// and IP6T_SO_ORIGINAL_DST; at other levels the same number has other meanings.
 #[inline(always)]
 pub fn original_dst_family(level: i32, name: i32) -> Option<Family> {
     const SOL_IP: i32 = 0;

@@ -10,8 +10,8 @@
 //! application's port: binding it without SO_REUSEADDR would fail while one is open. So every
 //! socket of the pod that binds a port gets the option. Listening twice on a port still fails.
 //!
-//! Only one call is rejected (EPERM): that of a process with the proxy's uid in another container,
-//! for a port on which the proxy listens.
+//! Only one call is rejected (EPERM): a process with the proxy's uid in another container binds a
+//! port where the proxy listens.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::bpf_get_current_uid_gid;

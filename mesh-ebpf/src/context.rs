@@ -67,7 +67,7 @@ fn select_family(family: u32, v4: u32, v6: Address) -> Option<Address> {
     })
 }
 
-/// Returns the address of a sock_addr hook. `family` is that of the hook, and so of the field.
+/// Returns the address of a sock_addr hook. `family` is the hook's family, and so the field's.
 #[inline(always)]
 pub fn user_address(ctx: *const bpf_sock_addr, family: Family) -> Address {
     match family {
@@ -103,7 +103,7 @@ pub fn sock_addr_socket(ctx: *const bpf_sock_addr) -> *mut bpf_sock {
     load!((*ctx).__bindgen_anon_1.sk)
 }
 
-/// Returns the address to which a socket is bound; unspecified if it is not bound.
+/// Returns the address that a socket is bound to; unspecified if it is not bound.
 #[inline(always)]
 pub fn source_of(socket: *const bpf_sock, family: Family) -> Address {
     match family {
@@ -116,7 +116,7 @@ pub fn source_of(socket: *const bpf_sock, family: Family) -> Address {
     }
 }
 
-/// Returns the port to which a socket is bound; 0 if it is not bound.
+/// Returns the port that a socket is bound to; 0 if it is not bound.
 #[inline(always)]
 pub fn source_port_of(socket: *const bpf_sock) -> u16 {
     load!((*socket).src_port) as u16
@@ -169,7 +169,7 @@ pub fn ops_family(ctx: *const bpf_sock_ops) -> Option<Family> {
     family_of(load!((*ctx).family))
 }
 
-/// Returns the source address of the packet for which a socket is looked up.
+/// Returns the source address of the packet of a socket lookup.
 #[inline(always)]
 pub fn lookup_remote(ctx: *const bpf_sk_lookup) -> Option<Address> {
     // SAFETY: only the field's address is taken.
@@ -177,7 +177,7 @@ pub fn lookup_remote(ctx: *const bpf_sk_lookup) -> Option<Address> {
     select_family(load!((*ctx).family), load!((*ctx).remote_ip4), v6)
 }
 
-/// Returns the destination address of the packet for which a socket is looked up.
+/// Returns the destination address of the packet of a socket lookup.
 #[inline(always)]
 pub fn lookup_local(ctx: *const bpf_sk_lookup) -> Option<Address> {
     // SAFETY: only the field's address is taken.
@@ -185,7 +185,7 @@ pub fn lookup_local(ctx: *const bpf_sk_lookup) -> Option<Address> {
     select_family(load!((*ctx).family), load!((*ctx).local_ip4), v6)
 }
 
-/// Returns the source port of the packet for which a socket is looked up.
+/// Returns the source port of the packet of a socket lookup.
 #[inline(always)]
 pub fn lookup_remote_port(ctx: *const bpf_sk_lookup) -> u16 {
     u16::from_be(load!((*ctx).remote_port))

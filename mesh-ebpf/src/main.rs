@@ -20,7 +20,7 @@
 //! proxy until the proxy listens. An admission policy must therefore reserve the uid for the
 //! proxy's container, and a native sidecar starts first.
 //!
-//! `open_ports` records on which ports the pod's sockets listen; `steer` refuses connections to
+//! `open_ports` records the ports where the pod's sockets listen; `steer` refuses connections to
 //! others.
 //!
 //! While a pod is traced, `trace` reports what `connect`, `steer` and `sock_ops` decide about it.

@@ -68,7 +68,7 @@ pub static LISTENERS: SockHash<ListenerKey, LISTENERS_MAX> = SockHash::new();
 #[btf_map]
 static IN_FLIGHT: HashMap<FlowKey, OriginalDst, IN_FLIGHT_MAX, ON_DEMAND> = HashMap::new();
 
-/// The number of a pod's entries in IN_FLIGHT in the lower half, and that of its untracked
+/// The number of a pod's entries in IN_FLIGHT in the lower half, and the number of its untracked
 /// connections in the upper half.
 #[btf_map]
 static IN_FLIGHT_COUNTS: HashMap<u64, i64, PODS_MAX, ON_DEMAND> = HashMap::new();

@@ -1,11 +1,11 @@
-//! Records on which ports the sockets of a pod listen, so that `steer` refuses connections to the
+//! Records the ports where the sockets of a pod listen, so that `steer` refuses connections to the
 //! others, as the kernel does without the mesh.
 //!
 //! * hook: `sockops`; attached at the root of the node's cgroups, since a socket of the pod's
 //!   network namespace may belong to a process outside of the pod's cgroup
 //! * minimum kernel: 5.15 (netns cookie in this hook)
 //! * reads PODS; writes PORT_TRACKING, OPEN_PORTS, OPENED (the socket's)
-//! * absent: the proxy accepts connections to ports on which nothing listens
+//! * absent: the proxy accepts connections to ports without a listener
 //!
 //! Errs towards an open port only: a socket that cannot be recorded makes all ports of the pod
 //! unknown, and a socket whose end goes unnoticed keeps its port open. As `sock_ops`, it leaves

@@ -8,8 +8,8 @@
 //!   4140
 //!
 //! accept(2) with an address buffer runs the hook too; the stored side distinguishes the proxy's
-//! accepted sockets. The storage of an MPTCP socket is that of its first subflow, which this hook
-//! does not see: such an application gets the proxy's address.
+//! accepted sockets. An MPTCP socket has the storage of its first subflow, which this hook does not
+//! see: such an application gets the proxy's address.
 
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;

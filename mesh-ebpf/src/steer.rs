@@ -11,8 +11,9 @@
 //! another pod's listener, or miss connections to an unregistered address.
 //!
 //! Without a listener the connection is reset (SK_DROP), so that no connection bypasses the proxy,
-//! unless the pod is configured to fail open. So is one to a port on which nothing listens: passed
-//! instead, it could reach an application that begins to listen at this moment around the proxy.
+//! unless the pod is configured to fail open. A connection to a port without a listener is reset,
+//! too: passed instead, it could reach an application that begins to listen at this moment around
+//! the proxy.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::sk_action;
@@ -31,7 +32,7 @@ use crate::{maps, trace};
 
 const IPPROTO_TCP: u32 = 6;
 
-/// The cookie of the network namespace to which this instance, or one of `guard`, is attached; set
+/// The cookie of the network namespace that this instance, or one of `guard`, is attached to; set
 /// by the loader.
 #[unsafe(no_mangle)]
 pub static POD_COOKIE: Global<u64> = Global::new(0);
@@ -62,7 +63,7 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
         |address| maps::is_skipped_source(cookie, address),
         || maps::is_closed(pod, cookie, &lookup.local, lookup.local_port),
     );
-    // A trace names the proxy's port, as that of the connect hook.
+    // A trace names the proxy's port, as a trace of the connect hook does.
     let port = match verdict {
         LookupVerdict::Proxy(Role::Outbound) => pod.outbound_port,
         _ => lookup.local_port,
@@ -123,8 +124,8 @@ fn is_in_flight(
     maps::in_flight(&key).is_some() || maps::has_untracked(cookie)
 }
 
-/// Reports a decision if the pod is traced. `target_port` is that of the proxy's listener; 0 for a
-/// connection that it does not get.
+/// Reports a decision if the pod is traced. `target_port` is the port of the proxy's listener; 0
+/// for a connection that it does not get.
 #[inline(always)]
 fn report(
     ctx: &SkLookupContext,

@@ -443,7 +443,7 @@ fn redirect_ports_of_similar_destinations_rarely_collide() {
             || true,
         )
     };
-    // Of 200 destinations on 4,536 ports, five share one on average.
+    // With 200 destinations on 4,536 ports, five share one on average.
     let by_address = distinct(&|number| redirected(&format!("10.244.1.{number}"), 8080));
     let by_port = distinct(&|number| redirected("10.244.1.1", 8000 + number));
     let by_v6 = distinct(&|number| redirected(&format!("fd00::{number:x}"), 8080));
