@@ -143,7 +143,7 @@ fn spawn(paths: &NodePaths) -> Result<Child, ClientError> {
     }
     let log = fs::File::create(&path).map_err(file_error)?;
     let second = log.try_clone().map_err(file_error)?;
-    // The path of the executable would be that of a program that was rebuilt in the meantime.
+    // The path of the executable could lead to a program that was rebuilt in the meantime.
     Command::new("/proc/self/exe")
         .args(["local", "run", paths.name().as_str()])
         .current_dir("/")
@@ -183,8 +183,8 @@ pub fn apply(paths: &NodePaths) -> Result<NodeStatus, ClientError> {
     as_status(paths, request(paths, &Request::Apply)?)
 }
 
-/// Returns a token with which the caller, who must be root, becomes the observer of the node's
-/// proxies.
+/// Returns a token that makes the caller the observer of the node's proxies. The caller must be
+/// root.
 pub fn observer(paths: &NodePaths) -> Result<Observer, ClientError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(ClientError::ObserverNotRoot(paths.name().clone()));

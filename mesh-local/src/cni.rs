@@ -21,7 +21,7 @@ use crate::settings::Settings;
 /// The CNI version of the chain, which the plugins of Debian 12 support.
 const VERSION: &str = "1.0.0";
 const INTERFACE: &str = "eth0";
-/// Capabilities of plugins for which the runtime passes arguments.
+/// Capabilities of plugins. The runtime passes arguments for them.
 const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 const PORT_MAPPINGS: &str = "portMappings";
 

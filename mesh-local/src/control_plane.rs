@@ -1,5 +1,5 @@
-//! The control plane of a local node: manifests of meshed pods that correspond to those of the
-//! chart, and the metrics API of the viz extension ([`viz`]).
+//! The control plane of a local node: manifests of meshed pods that correspond to the chart's, and
+//! the metrics API of the viz extension ([`viz`]).
 
 use std::path::{Path, PathBuf};
 
@@ -196,7 +196,7 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
     )
 }
 
-/// Returns the address on which a controller listens.
+/// Returns the listening address of a controller.
 fn any_address(settings: &Settings) -> &'static str {
     if settings.network.pods_v6.is_some() {
         "[::]"

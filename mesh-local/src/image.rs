@@ -1,4 +1,4 @@
-//! The images of a node: those of the mesh, which are programs in the directory of `meshctl`. No
+//! The images of a node: the mesh's images, which are programs in the directory of `meshctl`. No
 //! images are pulled. A container with any other image runs a program of the machine, which its
 //! `command` must name.
 

@@ -67,7 +67,7 @@ pub fn create(path: &Path) -> Result<(), NetnsError> {
 
 /// Disables IPv6 duplicate address detection, which delays the start of each pod by almost two
 /// seconds. Addresses on the point-to-point links are unique, because the plugin assigns each once.
-/// `/proc/sys/net` is that of the calling thread's namespace.
+/// `/proc/sys/net` shows the calling thread's namespace.
 fn skip_duplicate_detection() {
     for scope in ["all", "default"] {
         // The file does not exist if the kernel has no IPv6.

@@ -1,6 +1,6 @@
 //! The address ranges and the network device of a node. Every node has a number, which determines
 //! the ranges of pods and Services and the name of its network device. The device has the addresses
-//! of the node, on which its DNS server and its agent's admin server listen. Each pod has a routed
+//! of the node. Its DNS server and its agent's admin server listen on them. Each pod has a routed
 //! link of its own (CNI plugin `ptp`), so that packets between pods pass the host's routing and
 //! connection tracking, and the addresses of responses from Services are translated back.
 
@@ -121,7 +121,7 @@ impl Lock {
 }
 
 /// Allocates the ranges of a new node, with the lowest free number. Fails if they overlap with
-/// those of another node.
+/// another node's.
 pub fn allocate(
     _lock: &Lock,
     taken: &[(String, Network)],

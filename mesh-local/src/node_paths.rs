@@ -11,7 +11,7 @@ pub const STATE_ROOT: &str = "/run/mesh-local";
 /// The BPF file system; the agent mounts it if necessary.
 const BPF_ROOT: &str = "/sys/fs/bpf";
 
-/// The name of a node: that of `--name`, or the name of its directory.
+/// The name of a node: the value of `--name`, or the name of its directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
@@ -142,7 +142,7 @@ impl NodePaths {
         self.state.join("settings.json")
     }
 
-    /// Returns the socket on which the daemon receives the requests of `meshctl local`.
+    /// Returns the daemon's socket for requests of `meshctl local`.
     pub fn control_socket(&self) -> PathBuf {
         self.state.join("control.sock")
     }

@@ -1,6 +1,6 @@
-//! The observer of a node: the only identity that may tap its proxies. It is that of the tap API of
-//! clusters. No pod of the node may have its account, and the daemon issues tokens for it only on
-//! the control socket, which only root may use. With a token, `meshctl viz tap` and
+//! The observer of a node: the only identity that may tap its proxies. The tap API of clusters has
+//! the same identity. No pod of the node may have its account, and the daemon issues tokens for it
+//! only on the control socket, which only root may use. With a token, `meshctl viz tap` and
 //! `meshctl local dashboard` get a certificate from the node's identity controller, as proxies do.
 
 use jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! The lifecycle of a pod: creates cgroup, network, volumes and containers, and removes them. The
-//! order is that of the kubelet: cgroup, network namespace, CNI chain, then containers. Init
-//! containers run one after the other; a sidecar only has to have started before the next one
-//! starts. When the pod stops, its containers exit before its sidecars.
+//! order is the kubelet's: cgroup, network namespace, CNI chain, then containers. Init containers
+//! run one after the other; a sidecar only has to have started before the next one starts. When the
+//! pod stops, its containers exit before its sidecars.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ pub struct PodTask {
     pub uid: String,
     /// The pod with uid and node name.
     pub pod: Pod,
-    /// The manifests at the start of the pod, from which ConfigMaps and Secrets are read.
+    /// The manifests at the start of the pod, with its ConfigMaps and Secrets.
     pub manifests: Arc<Manifests>,
 }
 

@@ -104,7 +104,7 @@ impl Settings {
             .collect()
     }
 
-    /// Returns the search path of CNI plugins, including that of mesh-cni.
+    /// Returns the search path of CNI plugins, including mesh-cni's.
     pub fn plugin_path(&self) -> Vec<&Path> {
         let others = self.cni_path.iter().map(PathBuf::as_path);
         others.chain([self.bin_dir.as_path()]).collect()

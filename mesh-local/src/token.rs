@@ -1,5 +1,5 @@
-//! Service account tokens, with which proxies authenticate to the identity controller. The claims
-//! are those of Kubernetes.
+//! Service account tokens. Proxies authenticate to the identity controller with them. The claims
+//! are the same as in Kubernetes.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub fn lifetime(expiration_seconds: Option<i64>) -> Duration {
     }
 }
 
-/// Returns the time after which a token is renewed: 80 % of its lifetime, as in the kubelet.
+/// Returns the time until a token is renewed: 80 % of its lifetime, as in the kubelet.
 pub fn renew_after(lifetime: Duration) -> Duration {
     lifetime * 4 / 5
 }

@@ -20,7 +20,7 @@ mod validate;
 #[derive(Clone, Debug, Default)]
 pub struct Workloads {
     pub pods: BTreeMap<ObjectKey, Workload>,
-    /// The ReplicaSets of Deployments, through which the controllers find the Deployment of a pod.
+    /// The ReplicaSets of Deployments. The controllers find the Deployment of a pod through them.
     pub replica_sets: BTreeMap<ObjectKey, ReplicaSet>,
     pub problems: Vec<Problem>,
     /// Objects whose current version is invalid.

@@ -33,7 +33,7 @@ pub struct PlanInputs<'a> {
     pub nameserver: IpAddr,
 }
 
-/// Returns the specification with which the shim creates the container.
+/// Returns the specification for the shim, which creates the container.
 pub fn create_spec(inputs: &PlanInputs<'_>) -> Result<CreateSpec, EnvError> {
     let container = inputs.container;
     let name = &container.name;
@@ -140,8 +140,8 @@ fn hosts(pod: &Pod, hostname: &str) -> String {
     text
 }
 
-/// Returns the configuration for the DNS server of the node, or `None` if the pod uses that of the
-/// machine.
+/// Returns the configuration for the DNS server of the node, or `None` if the pod uses the
+/// machine's.
 fn resolv_conf(pod: &Pod, nameserver: IpAddr) -> Option<String> {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);

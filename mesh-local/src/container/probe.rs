@@ -43,7 +43,7 @@ pub struct ProbeCheck {
 /// The running container, as far as exec probes need it.
 #[derive(Clone, Debug)]
 pub struct ExecTarget {
-    /// The program of the container, whose command is replaced by that of the probe.
+    /// The program of the container. The command of the probe replaces its command.
     pub program: Program,
     pub cgroup: PathBuf,
     pub pid: u32,
@@ -122,7 +122,7 @@ impl ProbeCheck {
             let value = value.and_then(|value| u32::try_from(value).ok());
             value.unwrap_or(default).max(1)
         };
-        // The defaults are those of Kubernetes.
+        // The defaults of Kubernetes.
         Some(Self {
             action: Action::from_probe(container, probe, pod_ip)?,
             initial_delay: seconds(probe.initial_delay_seconds, 0),

@@ -25,7 +25,7 @@ pub struct Container {
     pub create_spec: CreateSpec,
     pub probes: Probes,
     pub restart_policy: RestartPolicy,
-    /// The file to which standard output and standard error are appended.
+    /// Standard output and standard error are appended to this file.
     pub log: PathBuf,
     /// The directory of the pod, where the tasks of the shim are written.
     pub pod_directory: PathBuf,
@@ -39,7 +39,7 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// The deadline by which the container must exit; `None` while it should run.
+/// The container must exit by this deadline; `None` while it should run.
 pub type StopSignal = watch::Receiver<Option<Instant>>;
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ enum StartError {
 /// s, which is too long for interactive use.
 const MIN_BACK_OFF: Duration = Duration::from_secs(1);
 const MAX_BACK_OFF: Duration = Duration::from_secs(300);
-/// Run time after which the delay is reset, as in Kubernetes.
+/// The delay is reset after this run time, as in Kubernetes.
 const BACK_OFF_RESET: Duration = Duration::from_secs(600);
 
 /// Runs the container until it is stopped, or has exited and is not restarted.
@@ -200,8 +200,8 @@ async fn run_once(
     }
 }
 
-/// Grace period of a container that fails its probes. It is shorter than that of the pod, because
-/// such a container has no requests to drain.
+/// Grace period of a container that fails its probes. It is shorter than the pod's, because such a
+/// container has no requests to drain.
 const PROBE_FAILURE_GRACE: Duration = Duration::from_secs(5);
 
 async fn stop_deadline(stop: &mut StopSignal) -> Instant {

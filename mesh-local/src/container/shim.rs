@@ -124,7 +124,7 @@ pub enum ShimError {
 
 /// Returns the command that executes this program as the shim of a task.
 pub(super) fn command(task: &Path) -> Command {
-    // The path of the executable would be that of a program that was rebuilt in the meantime.
+    // The path of the executable could lead to a program that was rebuilt in the meantime.
     let mut command = Command::new("/proc/self/exe");
     command.args(["local", "exec-stub"]).arg(task).env_clear();
     command

@@ -1,6 +1,6 @@
 //! The metrics API of a local node, which `meshctl viz` and `meshctl local dashboard` ask.
 //!
-//! Its names are those of the viz extension. It scrapes the proxies itself, because a node has no
+//! Its names are the viz extension's. It scrapes the proxies itself, because a node has no
 //! Prometheus. Its pod is not in the mesh: only programs of the machine use it, which have no
 //! identity of the mesh, and the admin servers of proxies respond to every pod.
 

@@ -35,7 +35,7 @@ pub enum Request {
         pod: ObjectKey,
         container: Option<String>,
     },
-    /// Return a token with which the client becomes the observer of the node's proxies.
+    /// Return a token that makes the client the observer of the node's proxies.
     Observer,
 }
 

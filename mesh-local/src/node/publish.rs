@@ -109,8 +109,8 @@ impl Publisher {
         for (key, (pod, _)) in pods {
             objects.add("Pod", key, pod)?;
         }
-        // The controllers read those of the directory themselves, but not those of the control
-        // plane.
+        // The controllers read the Deployments of the directory themselves, but not the control
+        // plane's.
         for (key, deployment) in &manifests.deployments {
             objects.add("Deployment", key, deployment)?;
         }

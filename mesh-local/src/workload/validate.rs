@@ -80,7 +80,7 @@ pub(super) fn errors(
     errors
 }
 
-/// Finds pods that declare the same port of the host, on which the second could not listen.
+/// Finds pods that declare the same port of the host: the second could not listen.
 pub(super) fn host_port_clashes(pods: &BTreeMap<ObjectKey, Workload>) -> Vec<Problem> {
     let mut taken: BTreeMap<(i32, String), &ObjectKey> = BTreeMap::new();
     let mut problems = Vec::new();
