@@ -1,9 +1,9 @@
 //! The CNI plugin: a chained, synchronous program that a container runtime starts for every pod.
 //!
-//! It redirects the pods to which the injector added a proxy and passes all others through
-//! unchanged. It requests the enrolment from the agent; when the agent does not respond, it enrols
-//! the pod itself in the state that the agent left pinned. The plugin refuses a meshed pod that
-//! cannot be redirected, because it must not run in clear text. For other pods it performs no I/O.
+//! It redirects the pods with an injected proxy and passes all others through unchanged. It
+//! requests the enrolment from the agent; when the agent does not respond, it enrols the pod itself
+//! in the state that the agent left pinned. The plugin refuses a meshed pod that cannot be
+//! redirected, because it must not run in clear text. For other pods it performs no I/O.
 //!
 //! Two limitations are for the operator to exclude (docs/operations/agent.md). In a sandboxed
 //! runtime with its own guest kernel (gVisor, Kata) pods are enrolled and not redirected, because

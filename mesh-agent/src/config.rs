@@ -75,7 +75,7 @@ pub struct Trace {
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub pod: PodRef,
 
-    /// End the trace when standard input ends, as that of `kubectl exec -i` does with its caller
+    /// End the trace when standard input ends, as `kubectl exec -i` ends it with its caller
     #[arg(long, short = 'i')]
     pub stdin: bool,
 }

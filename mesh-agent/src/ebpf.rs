@@ -105,7 +105,7 @@ pub fn load(
     } else {
         // Unpinned first and pinned last: an interrupted replacement starts over.
         pins.unpin_object()?;
-        // Before the connect hook: it redirects to ports of which only its reader knows.
+        // Before the connect hook: it redirects to ports that only its reader knows.
         for cookie in pins.steered_cookies()? {
             loader::replace_steer(object, &pins, cookie)?;
         }

@@ -6,8 +6,8 @@
 //! | `linkerd2-network-validator` | init container, with a CNI plugin that redirects | waits until its own connection is redirected, or exits 95 |
 //! | `linkerd-await` | hook of the proxy's container, or wrapped around an application | waits until the proxy is ready |
 //!
-//! Flags, exit codes and environment variables are those of Linkerd's programs, so that either
-//! project's chart and injector can start them. None of them communicates with the agent.
+//! Flags, exit codes and environment variables are the same as in Linkerd's programs, so that
+//! either project's chart and injector can start them. None of them communicates with the agent.
 //! `bin/mesh-init` calls [`run`].
 
 mod intercept;

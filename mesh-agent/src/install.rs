@@ -141,8 +141,8 @@ impl Installer {
         self.directory.path()
     }
 
-    /// Installs the plugin's file unless it is there and executable, and returns what was found. A
-    /// file of the same length counts as intact unless `compare_content`.
+    /// Installs the plugin's file unless it is there and executable, and returns its earlier state.
+    /// A file of the same length counts as intact unless `compare_content`.
     pub fn install_plugin(&self, compare_content: bool) -> Result<PluginFile, InstallError> {
         let is_removed = self.is_removed.lock();
         if *is_removed {

@@ -43,7 +43,7 @@ pub struct Node {
 pub struct ReconcileReport {
     /// Pods whose redirection is complete.
     pub intact: usize,
-    /// Pods whose redirection was incomplete and has been repaired, with what was wrong.
+    /// Pods whose redirection was incomplete and has been repaired, each with its fault.
     pub repaired: Vec<(PodRef, String)>,
     /// Pods whose addresses changed since the last reconciliation.
     pub readdressed: Vec<PodRef>,

@@ -2,7 +2,7 @@
 //!
 //! Without this record, a program that removes mesh-cni repeatedly, or an administrator who deletes
 //! parts of the mesh, would remain unnoticed as long as the agent repairs faster. The record is a
-//! file alongside those of the pods, so that it outlives the agent; it has a few hundred bytes for
+//! file alongside the pods' records, so that it outlives the agent; it has a few hundred bytes for
 //! each kind of repair, however many there are. The tasks and the thread that repair write it; the
 //! agent's status reads it.
 

@@ -34,8 +34,8 @@ use crate::redirect::Tier;
 use crate::sys::netns::NetnsError;
 use env::SelfTestEnv;
 
-/// Seconds after which a worker is terminated. All checks together take less than one; without the
-/// limit a blocked worker would keep the agent from choosing a tier at all.
+/// A worker is terminated after this number of seconds. All checks together take less than one;
+/// without the limit a blocked worker would keep the agent from choosing a tier at all.
 const WORKER_TIMEOUT_SECONDS: u32 = 60;
 
 pub const WORKER_ARGUMENT: &str = "selftest-worker";
@@ -47,11 +47,11 @@ pub struct Settings {
     pub program: PathBuf,
     /// Pins of the self-test, separate from the production set and removed at the end.
     pub pin_dir: PathBuf,
-    /// A cgroup2 directory in which a scratch cgroup is created.
+    /// A cgroup2 directory for a scratch cgroup.
     pub cgroup_parent: PathBuf,
 }
 
-/// The direction for which a tier requires a check to pass.
+/// The direction that requires a check to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

@@ -1,9 +1,9 @@
 //! `mesh-agent trace`: prints the decisions of the kernel programs about a pod's connections, which
 //! the running agent sends over its socket (module `traces`). Called by `main`.
 //!
-//! The first line of output is `{"tracing":"NAMESPACE/NAME"}`, after which no decision is missed
+//! The first line of output is `{"tracing":"NAMESPACE/NAME"}`. From then on no decision is missed
 //! without notice; each further line is a [`RedirectionEvent`](mesh_core::redirection). Standard
-//! error has how many decisions are missing, and why the trace ended.
+//! error reports the number of missing decisions and the reason for the end of the trace.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

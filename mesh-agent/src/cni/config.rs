@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{CniError, Code, Version};
 
-/// The capability under which runtimes pass a pod's annotations.
+/// The capability that makes runtimes pass a pod's annotations.
 const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 #[derive(Clone, Debug, Deserialize)]

@@ -1,7 +1,7 @@
-//! Removes the mesh from a node, in an order in which every step can be interrupted: first the
-//! plugin's entry, so that no new pod depends on what is removed next; then the redirection of
-//! every pod, programs, pins and records; the plugin's file last, since a runtime may be running it
-//! for a pod that started before.
+//! Removes the mesh from a node, in an order that permits interruption after every step: first the
+//! plugin's entry, so that no new pod depends on the following steps; then the redirection of every
+//! pod, programs, pins and records; the plugin's file last, since a runtime may be running it for a
+//! pod that started before.
 //!
 //! Meshed pods that still run are then in clear text: their proxies receive no connections.
 

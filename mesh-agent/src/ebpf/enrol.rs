@@ -61,9 +61,9 @@ fn check_netns(path: &Path, cookie: u64) -> Result<File, Error> {
     Ok(netns::open(path)?)
 }
 
-/// Compares with this process's namespace, which is the host's for an agent with host networking,
-/// and with that of process 1, which is the host's or the container's. The latter may not be
-/// readable; then the first comparison decides.
+/// Compares with two namespaces: this process's, which is the host's for an agent with host
+/// networking, and the one of process 1, which is the host's or the container's. The latter may not
+/// be readable; then the first comparison decides.
 fn is_host_netns(cookie: u64) -> Result<bool, Error> {
     if netns::current_cookie()? == cookie {
         return Ok(true);

@@ -156,7 +156,7 @@ pub(super) fn counters(pins: &Pins) -> Result<Vec<GuardCounters>, Error> {
         .collect()
 }
 
-/// Returns the cookies of pods with guard links or counters, some of which may be orphans.
+/// Returns the cookies of pods with guard links or counters. Some may be orphans.
 pub(super) fn cookies(pins: &Pins) -> Result<Vec<u64>, Error> {
     let mut cookies: Vec<u64> = pins.guard_pins()?.iter().map(|pin| pin.cookie).collect();
     if let Some(maps) = GuardMaps::open(pins)? {

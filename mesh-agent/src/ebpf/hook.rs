@@ -28,10 +28,10 @@ pub(super) const HOOKS: [Hook; 8] = [
 /// pod's namespace may belong to a process outside of the pod. Redirection works without it.
 pub(super) const OPEN_PORTS: Hook = hook("mesh_open_ports", AttachType::SockOps);
 
-/// The program of which each pod has an instance, in its own network namespace.
+/// Each pod has an instance of this program, in its own network namespace.
 pub(super) const STEER: &str = "mesh_steer";
 
-/// The program of which each interface of a pod has an instance while the guard is on.
+/// Each interface of a pod has an instance of this program while the guard is on.
 pub(super) const GUARD: &str = "mesh_guard";
 
 const fn hook(program: &'static str, attach_type: AttachType) -> Hook {

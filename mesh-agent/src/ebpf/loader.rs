@@ -1,6 +1,6 @@
-//! Loads and attaches the programs of an object file: those of the node, and one steering program
-//! per pod. `aya` parses, relocates and loads; this project creates, pins, replaces and inspects
-//! the links itself, because aya supports these operations for some hooks only.
+//! Loads and attaches the programs of an object file: the node's, and one steering program per pod.
+//! `aya` parses, relocates and loads; this project creates, pins, replaces and inspects the links
+//! itself, because aya supports these operations for some hooks only.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -1,8 +1,9 @@
 //! Traces: has the programs report their decisions about a pod, and reads the reports from their
 //! log.
 //!
-//! The log is a ring buffer that is pinned with the other maps, so that a new agent reads what
-//! adopted programs write. It has no owner of its entries: a reader gets those of all traced pods.
+//! The log is a ring buffer that is pinned with the other maps, so that a new agent reads the
+//! entries of adopted programs. It has no owner of its entries: a reader gets the entries of all
+//! traced pods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +25,7 @@ use crate::sys::bpf;
 /// `BPF_EXIST`, and `BPF_ANY`.
 const EXIST: u64 = 2;
 const ANY: u64 = 0;
-/// A program that writes to the log, by which aya-log finds it.
+/// A program that writes to the log. aya-log finds the log by it.
 const WRITER: &str = "mesh_connect4";
 /// Decisions of one read. The ring has place for 496 at a time; further ones can arrive during the
 /// read.
@@ -104,7 +105,7 @@ impl Log for Collector {
     fn log(&self, record: &Record<'_>) {
         let message = record.args().to_string();
         let mut collected = self.0.lock();
-        // What is not collected counts as missing.
+        // Decisions that are not collected count as missing.
         if collected.len() < MOST_DECISIONS
             && let Some(decision) = Decision::from_message(&message)
         {

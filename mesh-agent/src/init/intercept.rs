@@ -1,6 +1,6 @@
 //! `linkerd2-proxy-init`: redirects its own pod, once, before the other containers start.
 //!
-//! The rules are those of the nft and iptables tiers (module `rules`); the eBPF tiers need an
+//! The rules are the same as in the nft and iptables tiers (module `rules`); the eBPF tiers need an
 //! agent. The mode `nft` needs no programs of the image; `legacy` and `plain` run its `iptables`
 //! programs, if it has them.
 

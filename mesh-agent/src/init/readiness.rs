@@ -190,7 +190,8 @@ fn name(command: &[OsString]) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the program's exit code, or that of a shell for a program terminated by a signal.
+/// Returns the program's exit code, or the one that a shell returns for a program terminated by a
+/// signal.
 fn exit_code(status: ExitStatus) -> ExitCode {
     const SIGNALLED: i32 = 128;
     let code = status

@@ -28,7 +28,7 @@ pub struct Outcome {
     pub status: CniStatus,
     pub warnings: Vec<String>,
     pub has_written: bool,
-    /// What had been damaged, and in which file.
+    /// The damage, and the damaged file.
     pub repairs: Vec<(RepairKind, String)>,
 }
 
@@ -58,8 +58,8 @@ impl WriteContention {
     }
 }
 
-/// Never returns. Passes the result of each check to `report`. `chained_in` is the configuration in
-/// which an earlier agent of this boot added the entry.
+/// Never returns. Passes the result of each check to `report`. `chained_in` is the configuration
+/// where an earlier agent of this boot added the entry.
 pub async fn keep_installed(
     installer: Arc<Installer>,
     chained_in: Option<String>,

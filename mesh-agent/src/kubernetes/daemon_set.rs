@@ -51,7 +51,7 @@ enum OwnState {
 pub(super) struct WatchState {
     own: OwnState,
     sets: Sets,
-    /// Those of a list that is not complete.
+    /// The DaemonSets of a list that is not complete.
     listing: Sets,
 }
 
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// The requests are those for which the role is restricted to the name.
+    /// The role is restricted to the name for these requests.
     #[tokio::test(start_paused = true)]
     async fn requests_name_the_daemon_set_and_find_its_successor() {
         let rights: Arc<[_]> = super::super::rights::of_agent().into();

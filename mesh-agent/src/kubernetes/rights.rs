@@ -3,7 +3,7 @@
 
 use mesh_core::rights::{self, Right};
 
-/// Names are those of the chart.
+/// The chart has the same names.
 pub(super) fn of_agent() -> Vec<Right> {
     let read = &["list", "watch"];
     // The meshed pods of the node that are not enrolled.

@@ -40,7 +40,7 @@ impl Guard {
         }
     }
 
-    /// Adds what was counted since the last call, and returns the pods with an increase.
+    /// Adds the counts since the last call, and returns the pods with an increase.
     pub(super) fn observe(&mut self, counters: &[(PodRef, GuardCounters)]) -> Vec<PodRef> {
         let mut bypassed = Vec::new();
         for (pod, now) in counters {

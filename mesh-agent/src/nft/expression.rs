@@ -1,6 +1,6 @@
 //! nf_tables expressions: one rule as instructions of the kernel's register machine.
 //!
-//! Numbers are those of `linux/netfilter/nf_tables.h`; the comment after each is its name there.
+//! Numbers come from `linux/netfilter/nf_tables.h`; the comment after each is its name there.
 //! Registers have the byte order of the loaded value: network order for ports and addresses, host
 //! order for user ids and interface indexes.
 

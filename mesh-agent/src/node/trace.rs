@@ -49,8 +49,8 @@ impl Node {
         self.programs.as_ref().ok_or(NodeError::NoPrograms)
     }
 
-    /// Returns the record of the pod of this name whose network namespace exists; that of its
-    /// predecessor may still be there.
+    /// Returns the record of the pod of this name whose network namespace exists; its predecessor's
+    /// record may still be there.
     fn enrolled_record(&self, pod: &PodRef) -> Result<PodRecord, NodeError> {
         let (records, _) = self.registry.records()?;
         let is_same = |found: &PodRef| {

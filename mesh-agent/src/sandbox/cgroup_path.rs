@@ -40,8 +40,8 @@ fn split(line: &str) -> Option<(&str, &str)> {
 }
 
 /// The outermost cgroup of a pod decides: a container that may create cgroups can name one below
-/// its own after another pod. Cgroups that contain the caller too are not those of its node's pods:
-/// such a node is itself a container of a pod.
+/// its own after another pod. Cgroups that contain the caller too do not belong to pods of its
+/// node: such a node is itself a container of a pod.
 fn find_in_path(path: &str, own_path: &str, uid: &str) -> Option<PodProcess> {
     let mut own_parts = own_path.split('/');
     let mut parts = path
@@ -65,7 +65,7 @@ fn pod_uid(part: &str, uid: &str) -> Option<bool> {
     (is_searched || is_uid(&found)).then_some(is_searched)
 }
 
-/// UIDs of the API server are UUIDs, and those of static pods hashes of 128 bits.
+/// UIDs of the API server are UUIDs; UIDs of static pods are hashes of 128 bits.
 fn is_uid(text: &str) -> bool {
     let digits = text.chars().filter(|digit| *digit != '-');
     digits.clone().count() == UID_DIGITS

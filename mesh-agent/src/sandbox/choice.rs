@@ -1,4 +1,4 @@
-//! Selects the pod's network namespace among those of its processes. Pure.
+//! Selects the pod's network namespace among the namespaces of its processes. Pure.
 //!
 //! A privileged process of the pod may be in the namespace of another pod temporarily
 //! (istio/istio#55139). Enrolling that one would redirect the other pod's connections to a proxy

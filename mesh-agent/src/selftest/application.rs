@@ -51,7 +51,7 @@ impl From<io::Error> for Problem {
     }
 }
 
-/// Fails a check with what was expected and what was found.
+/// Fails a check, with the expected and the found value.
 fn expect<T: PartialEq + std::fmt::Debug>(
     what: &str,
     found: T,

@@ -1,6 +1,6 @@
 //! bpf(2) commands that aya lacks for the hooks used here: create a link on any hook, open a pinned
-//! one, replace its program atomically, and read what it is attached to; query other programs'
-//! attachments; and one map type, a single frozen blob.
+//! one, replace its program atomically, and read its target; query other programs' attachments; and
+//! one map type, a single frozen blob.
 //!
 //! The argument structures are prefixes of `union bpf_attr`; the kernel treats the rest as zero.
 
@@ -46,7 +46,7 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
-/// What a link is attached to; 0 after its target was deleted.
+/// The target of a link; 0 after the target was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTarget {
     Cgroup { id: u64 },
@@ -288,7 +288,7 @@ pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(OBJ_GET, &mut attributes) }
 }
 
-/// Returns what is attached directly to `target` (a cgroup or network namespace) at one hook.
+/// Returns the programs attached directly to `target` (a cgroup or network namespace) at one hook.
 pub fn query(target: impl AsFd, attach_type: AttachType) -> io::Result<Attachments> {
     let mut programs = vec![0u32; QUERY_MAX];
     let mut attributes = Query {

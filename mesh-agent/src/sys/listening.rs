@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The limit on what is read of a table, some 20,000 sockets. Listening sockets come first.
+/// The limit on the part of a table that is read, some 20,000 sockets. Listening sockets come
+/// first.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// `TCP_LISTEN`, as the tables print it.
@@ -62,7 +63,7 @@ mod tests {
         assert!(!is_in(&[ESTABLISHED], 1 << 20));
         assert!(is_in(&[LISTENING, ESTABLISHED], 1 << 20));
         assert!(is_in(&[ESTABLISHED, LISTENING], 1 << 20));
-        // What is not read could contain one.
+        // The unread part could contain one.
         assert!(is_in(&[ESTABLISHED, ESTABLISHED], 100));
     }
 

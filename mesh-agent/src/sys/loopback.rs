@@ -53,7 +53,7 @@ fn change<T>(socket: &Socket, command: libc::Ioctl, request: &mut T) -> io::Resu
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: `ifreq` is plain old data, for which all zeros are valid.
+    // SAFETY: `ifreq` is plain old data, and all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));

@@ -1,4 +1,4 @@
-//! Finds the cgroup that is the parent of the node's pods, to which the programs are attached.
+//! Finds the cgroup that is the parent of the node's pods. The programs are attached to it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! `mesh-agent dial` from a pod of a packet-filter tier. Those of the eBPF tiers are in
+//! `mesh-agent dial` from a pod of a packet-filter tier. The tests of the eBPF tiers are in
 //! `tests/privileged/dial.rs`.
 
 use mesh_agent::redirect::Tier;

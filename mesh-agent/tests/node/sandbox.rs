@@ -1,5 +1,5 @@
 //! Finding a pod's sandbox by a process in a cgroup that is named as kubelet does, and enrolling it
-//! in place. Objects of the API server may claim what is not true.
+//! in place. Objects of the API server may make false claims.
 
 use std::fs;
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ fn find(uid: &str, addresses: &[IpAddr]) -> Result<Sandbox, SandboxPending> {
     SandboxFinder::default().find(uid, addresses).unwrap()
 }
 
-/// The redirections of a node on which an agent has run.
+/// The redirections of a node where an agent has run.
 fn offline(node: &Node) -> Redirections {
     node.start(Tier::Nft).kill();
     Redirections::open_offline(&node.state_dir(), &node.pin_dir()).unwrap()

@@ -27,7 +27,7 @@ struct State {
     is_denied: bool,
     /// The connections of the watches of DaemonSets.
     watches: Vec<TcpStream>,
-    /// Those of other watches, which nothing is written to.
+    /// The connections of other watches. Nothing is written to them.
     others: Vec<TcpStream>,
 }
 
@@ -103,7 +103,7 @@ impl ApiServer {
 fn serve(stream: &TcpStream, state: &Mutex<State>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     while let Some(Ok(request)) = lines.next() {
-        // The agent's requests have no body, but for events, of which there are none here.
+        // The agent's requests have no body, except for events. There are none here.
         let is_header = |line: &Result<String, _>| line.as_ref().is_ok_and(|line| !line.is_empty());
         lines.by_ref().take_while(is_header).for_each(drop);
         let of_daemon_sets = request.contains("/daemonsets");

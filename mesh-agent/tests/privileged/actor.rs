@@ -261,7 +261,7 @@ pub(super) fn run_actor(arguments: &[String]) -> io::Result<()> {
         Path::new(cgroup).join("cgroup.procs"),
         process::id().to_string(),
     )?;
-    // As many concurrent connections as this machine allows a process.
+    // Allows the most concurrent connections that this machine permits.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     setuid(Uid::from_raw(uid.parse().map_err(io::Error::other)?))?;

@@ -192,7 +192,7 @@ pub(super) fn namespace() -> Namespace {
     namespace.enter(|| {
         let [first, second] = OUTSIDE_V4;
         loopback::set_up(&[OWN_V4, first, second], &[OWN_V6, OUTSIDE_V6]).unwrap();
-        // Allows as many connections from one address to one port as a test needs.
+        // Allows the number of connections from one address to one port that a test needs.
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65535").unwrap();
     });
     namespace

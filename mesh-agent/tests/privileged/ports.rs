@@ -1,4 +1,4 @@
-//! Ports on which nothing listens: refused as without the mesh, and open whenever that is in doubt.
+//! Ports without a listener: refused as without the mesh, and open if in doubt.
 
 use std::fs;
 

@@ -121,7 +121,7 @@ fn shared_source_port() -> Result<(), Problem> {
     is_redirected(&second, OTHER_TARGET_V4, OTHER_OWN_V4.into())
 }
 
-/// The original destination must be that of the second connect.
+/// The original destination must belong to the second connect.
 fn reconnect() -> Result<(), Problem> {
     let socket = socket_to(TARGET_V4)?;
     redirected(&socket, TARGET_V4, OWN_V4.into())?;
