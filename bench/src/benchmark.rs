@@ -81,7 +81,8 @@ pub(crate) struct BenchmarkOptions {
     /// Use the existing programs in target/release
     #[arg(long)]
     pub(crate) no_build: bool,
-    /// Directory for table, raw numbers and chart [default: target/bench]
+    /// Directory for table and chart; the numbers of all rounds are always in target/bench
+    /// [default: target/bench]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Only list the workloads and their goals
@@ -99,6 +100,9 @@ enum OtherBenchmark {
 /// Rounds that count, and seconds of load on each system in a round. A confidence interval needs
 /// seven rounds; three seconds are thousands of operations of the slowest system.
 const FULL: (usize, u32) = (7, 3);
+/// The default directory of results, below the checkout.
+const DIRECTORY: &str = "target/bench";
+
 /// The values of `--quick`: too few rounds to publish.
 const QUICK: (usize, u32) = (3, 1);
 
@@ -181,7 +185,8 @@ pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<Exi
     }
     drop(systems);
     drop(testbed);
-    report.write(&directory(root, options))?;
+    let raw = root.join(DIRECTORY);
+    report.write(options.out.as_ref().unwrap_or(&raw), &raw)?;
     Ok(report.finish())
 }
 
@@ -201,13 +206,6 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Workload>> {
 /// Returns whether a run with these options does not skip the workload.
 fn runs(workload: &Workload, options: &BenchmarkOptions) -> bool {
     !options.quick || !workload.is_long() || !options.workload.is_empty()
-}
-
-fn directory(root: &Path, options: &BenchmarkOptions) -> PathBuf {
-    match &options.out {
-        Some(directory) => directory.clone(),
-        None => root.join("target/bench"),
-    }
 }
 
 impl Run<'_> {

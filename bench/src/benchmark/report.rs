@@ -58,14 +58,16 @@ impl Report {
         }
     }
 
-    /// Writes all files into a directory.
-    pub(super) fn write(&self, directory: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-        for (name, text) in [
-            ("results.md", document::text(self)),
-            ("results.json", raw::text(self)?),
-            ("results.svg", chart::text(self)),
+    /// Writes tables and chart into a directory, and the numbers of all rounds into another one:
+    /// they are too large to be published in a repository.
+    pub(super) fn write(&self, directory: &Path, raw: &Path) -> anyhow::Result<()> {
+        for (directory, name, text) in [
+            (directory, "results.md", document::text(self)),
+            (raw, "results.json", raw::text(self)?),
+            (directory, "results.svg", chart::text(self)),
         ] {
+            fs::create_dir_all(directory)
+                .with_context(|| format!("create {}", directory.display()))?;
             let path = directory.join(name);
             fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
             println!("{}", path.display());

@@ -13,8 +13,8 @@ pub(super) fn text(report: &Report) -> String {
         text += &format!("**Not publishable.** {caveat}\n\n");
     }
     text += &filled(&format!(
-        "Written by `{}`; every number of every round is in [results.json](results.json). Medians over the rounds, \
-         ranges in brackets; ratios are medians of the rounds' ratios with an interval of 95 %.",
+        "Written by `{}`; `target/bench/results.json` then has every number of every round. Medians over the \
+         rounds, ranges in brackets; ratios are medians of the rounds' ratios with an interval of 95 %.",
         report.command
     ));
     text += "\n\n![Cost of mesh-proxy relative to each system](results.svg)\n\n## Goals\n\n";
