@@ -25,7 +25,7 @@ pub enum InvalidFieldKind {
     /// The value is invalid.
     #[error("{value} is not a valid {expected}")]
     NotA {
-        /// What was expected.
+        /// The expected value.
         expected: &'static str,
         /// The value, formatted for debugging.
         value: String,

@@ -1,5 +1,5 @@
-//! What tonic may see of a peer: the only way by which the programs of the mesh create connections
-//! for generated clients, and by which their servers hand requests to generated servers.
+//! The limits on tonic's view of a peer: the mesh's programs create all connections for generated
+//! clients here, and their servers hand all requests to generated servers here.
 //!
 //! tonic is written for peers that follow gRPC. It panics, for example, when
 //! `grpc-status-details-bin` is not base64, so that one field of a response would end the process.

@@ -26,7 +26,7 @@ pub struct TrustBundle {
     pub anchors: String,
 }
 
-/// The largest bundle of trust anchors, in bytes: that of a ConfigMap, from which they come.
+/// The largest bundle of trust anchors, in bytes: the limit on the ConfigMap that holds them.
 pub const MAX_TRUST_BUNDLE: usize = 1 << 20;
 
 /// Returns a request for a certificate of `identity` with a ServiceAccount token. `csr` is DER.

@@ -35,8 +35,8 @@ pub type ExtendedPolicy = Extended<wire::OutboundPolicy>;
 pub struct ReceivedPolicy {
     /// The policy.
     pub policy: OutboundPolicy,
-    /// What is invalid in the extension. The rules and backends that this concerns have the filters
-    /// of their standard messages, which fail every request.
+    /// The fault in the extension. The affected rules and backends have the filters of their
+    /// standard messages, which fail every request.
     pub problem: Option<InvalidField>,
 }
 

@@ -1,5 +1,5 @@
-//! The events of proxies as the viz extension's clients read them. The tap API of a cluster and
-//! that of a local node send them.
+//! The events of proxies as the viz extension's clients read them. The tap APIs of clusters and of
+//! local nodes send them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -4,11 +4,10 @@
 use crate::linkerd2::tap::TapByResourceRequest;
 use crate::linkerd2::tap::tap_by_resource_request::extract::{self, http as extract_http};
 
-/// The beginning of the paths for which the API server forwards requests to the tap API. The
-/// namespace follows.
+/// The beginning of the paths that the API server forwards to the tap API. The namespace follows.
 pub const PATH_PREFIX: &str = "/apis/tap.linkerd.io/v1alpha1/watch/namespaces/";
 
-/// The header by which clients recognize an error.
+/// The header that marks an error for clients.
 pub const ERROR_HEADER: &str = "linkerd-error";
 
 /// The requests per second of a tap whose request has no limit, as in Linkerd.
@@ -35,7 +34,7 @@ pub fn max_rps(request: &TapByResourceRequest) -> Result<f32, MaxRpsError> {
     }
 }
 
-/// Returns the requests per second of each of so many pods, at least one.
+/// Returns each pod's share of the requests per second, at least one.
 pub fn rps_per_pod(max_rps: f32, pods: usize) -> u32 {
     ((max_rps / pods as f32) as u32).max(1)
 }

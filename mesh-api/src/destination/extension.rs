@@ -15,7 +15,7 @@ pub type ExtendedProfile = Extended<DestinationProfile>;
 /// A request for endpoints with the extension of this project.
 pub type ExtendedRequest = Extended<GetDestination>;
 
-/// Most bytes of a UID. Those of Kubernetes have 36.
+/// Most bytes of a UID. Kubernetes' UIDs have 36.
 pub const MAX_UID_BYTES: usize = 128;
 
 /// Converts a received profile with its extension. A UID that cannot be read counts as unknown: the

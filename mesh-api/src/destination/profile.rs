@@ -16,7 +16,7 @@ use crate::meta::{self, meta};
 use crate::proto::destination::{self as wire, request_match, response_match};
 use crate::{InvalidField, route, value};
 
-/// Range of the time for which a request counts towards a retry budget.
+/// Range of the time that a request counts towards a retry budget.
 const BUDGET_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 /// Maximum of retries per request in a retry budget.
 const BUDGET_RATIO: RangeInclusive<f32> = 0.0..=1000.0;

@@ -9,7 +9,7 @@ use crate::proto::outbound as wire;
 use crate::proto::outbound::failure_accrual::{ConsecutiveFailures, Kind, Unified};
 use crate::{InvalidField, value};
 
-/// The shortest window over which proxies measure a success rate.
+/// The shortest window of a success rate in proxies.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// The maximum of `min_requests` that proxies accept.
 const MAX_MIN_REQUESTS: u32 = 1_000_000;

@@ -3,7 +3,7 @@
 //!
 //! A rule or backend with such a filter is sent twice. Its standard message has a filter that fails
 //! every request, which is right for a proxy that does not know the extension. The extension has
-//! the filters themselves, and replaces those of the standard message.
+//! the filters themselves, and replaces the standard message's.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::mesh::outbound::url_rewrite::Path;
 use crate::proto::outbound::Backend as StandardBackend;
 use crate::proto::outbound::http_route::Filter as StandardFilter;
 
-/// Most bytes of an extension, which are decoded to at most 40 times as many. A rule of the Gateway
+/// Most bytes of an extension. Decoding takes at most 40 times this memory. A rule of the Gateway
 /// API with 16 long filters takes less than 4 KiB.
 pub const MAX_EXTENSION_BYTES: usize = 256 * 1024;
 
@@ -139,8 +139,8 @@ fn receiving(backends: &Distribution) -> Vec<&RouteBackend> {
 
 /// Replaces the filters of the rules and backends that the extension lists.
 ///
-/// Returns the first problem of the extension. A rule or backend whose filters are invalid keeps
-/// those of its standard message, and so do all if the extension is invalid as a whole.
+/// Returns the first problem of the extension. A rule or backend with invalid filters keeps the
+/// filters of its standard message, and so do all if the extension is invalid as a whole.
 pub(super) fn apply(policy: &mut OutboundPolicy, extension: &[u8]) -> Result<(), InvalidField> {
     if extension.len() > MAX_EXTENSION_BYTES {
         let expected = "extension of at most 262144 bytes";

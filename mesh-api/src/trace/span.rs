@@ -12,7 +12,7 @@ use prost::Message as _;
 use crate::opentelemetry::trace::v1 as wire;
 
 /// The parent of a span of the proxy comes from a header, so the flags state that it is remote, as
-/// those of Linkerd's proxy do.
+/// in Linkerd's proxy.
 const PARENT_IS_REMOTE: u32 = 0x300;
 
 /// Wire types of protobuf.
@@ -30,7 +30,7 @@ const ATTRIBUTE: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedSpan(pub(super) Vec<u8>);
 
-/// A message that is being written. The numbers of its fields are those of the `.proto` files.
+/// A message that is being written. The `.proto` files have the numbers of its fields.
 struct Message(Vec<u8>);
 
 impl EncodedSpan {
@@ -95,7 +95,7 @@ impl Message {
         self.0.push(number as u8);
     }
 
-    /// Begins a field of so many bytes, which follow.
+    /// Begins a field of `length` bytes, which follow.
     fn length(&mut self, field: usize, length: usize) {
         self.key(field, LENGTH_DELIMITED);
         self.varint(length);
@@ -123,7 +123,7 @@ impl Message {
     }
 }
 
-/// Returns the length of a field with so many bytes, whose number is less than 16.
+/// Returns the length of a field with `bytes` bytes, whose number is less than 16.
 fn length_of_field(bytes: usize) -> usize {
     1 + prost::length_delimiter_len(bytes) + bytes
 }
