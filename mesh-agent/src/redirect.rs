@@ -212,7 +212,7 @@ impl AnnotationReader<'_> {
     fn port(&self, key: &'static str, default: u16) -> Result<u16, AnnotationError> {
         let port = self.value(key, |text| match text.parse() {
             Ok(port) if port > 0 => Ok(port),
-            _ => Err("write one port, 1 to 65535".to_owned()),
+            _ => Err("expected a port, 1 to 65535".to_owned()),
         })?;
         Ok(port.unwrap_or(default))
     }
@@ -374,7 +374,7 @@ mod tests {
         );
         let uid = "config.linkerd.io/proxy-uid";
         let port = "config.linkerd.io/inbound-port";
-        check(port, "0", "write one port, 1 to 65535");
+        check(port, "0", "expected a port, 1 to 65535");
         check(uid, "root", "write a numeric id, 1 to 4294967294");
         check(
             uid,

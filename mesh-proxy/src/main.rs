@@ -40,7 +40,7 @@ fn main() -> ExitCode {
                 tracing::error!("{error}");
             }
             tracing::error!(
-                "Invalid configuration: {} variables are invalid",
+                "Invalid configuration: {} invalid environment variables",
                 errors.0.len()
             );
             return ExitCode::from(EX_USAGE);

@@ -26,7 +26,7 @@ pub(super) fn rate_limit(
     let server = objects.servers.get(&name);
     let Some(server) = server.filter(|_| is_server(target)) else {
         let kind = &target.kind;
-        let message = format!("there is no {kind} {name}; expected a Server of the own namespace");
+        let message = format!("there is no {kind} {name}; expected a Server of the same namespace");
         return refuse(NO_MATCHING_TARGET, message);
     };
     if let Some(problem) = &object.problem {

@@ -11,8 +11,8 @@ use crate::invalid::shown;
 
 /// The number of conditions of a profile, with those inside of others.
 pub const MAX_CONDITIONS: usize = 5_000;
-/// The number of conditions inside each other. Messages of gRPC are read with recursion, which
-/// their readers limit to 100 levels, and a condition in a list takes two.
+/// The number of conditions inside each other. prost limits nesting to 100, and a condition in a
+/// list takes two levels.
 pub const MAX_DEPTH: usize = 16;
 /// The length of a regular expression.
 pub const MAX_EXPRESSION: usize = 4_096;
@@ -255,7 +255,7 @@ impl Reader {
         if low > high {
             self.problem(
                 field,
-                format!("min {low} is greater than max {high}; exchange them"),
+                format!("min {low} is greater than max {high}; swap them"),
             );
             return None;
         }

@@ -115,7 +115,7 @@ fn invalid_conditions_are_named() {
         ),
         (
             "{min: 500, max: 400}",
-            ".status: min 500 is greater than max 400; exchange them",
+            ".status: min 500 is greater than max 400; swap them",
         ),
         ("{}", ".status: is empty; write min, max or both"),
     ] {

@@ -87,7 +87,7 @@ fn a_wrong_environment_ends_with_64_and_every_wrong_variable_is_named() {
     ] {
         assert!(text.contains(&format!("LINKERD2_PROXY_{name}: ")), "{text}");
     }
-    assert!(text.contains("3 variables are invalid"), "{text}");
+    assert!(text.contains("3 invalid environment variables"), "{text}");
 }
 
 #[test]
