@@ -229,7 +229,7 @@ impl Texts {
         self.all.push_str(cut(text));
     }
 
-    /// Appends a field's value, with what is not UTF-8 replaced.
+    /// Appends a field's value; bytes that are not UTF-8 are replaced.
     fn push_header(&mut self, value: Option<&HeaderValue>) {
         if let Some(value) = value {
             self.push(&String::from_utf8_lossy(value.as_bytes()));

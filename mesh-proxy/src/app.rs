@@ -1,5 +1,4 @@
-//! Creates and connects the components of the proxy, and defines the order in which they start and
-//! stop.
+//! Creates and connects the components of the proxy, and starts and stops them in order.
 //!
 //! The *control thread* (the process's first) runs identity, discovery, DNS, the admin interface
 //! and metrics encoding. N *data threads* accept, serve and open connections; see
@@ -132,7 +131,7 @@ impl App {
 
     pub(crate) fn bound(&self) -> Result<BoundAddrs, AppError> {
         let local = |socket: &std::net::TcpListener| socket.local_addr().map_err(AppError::Address);
-        // All data threads, of which there is at least one, have the same addresses.
+        // All data threads have the same addresses, and there is at least one thread.
         let first = &self.listeners[0];
         Ok(BoundAddrs {
             inbound: local(&first.inbound)?,

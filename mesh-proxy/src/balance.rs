@@ -42,7 +42,7 @@ pub(crate) use self::queue::{BalanceQueue, BalanceSettings};
 
 /// The endpoints of one destination. `T` is the caller's state per endpoint, such as a client and
 /// metric handles. It is created when the endpoint is first picked, because a service may have
-/// hundreds of endpoints of which this pod uses a few.
+/// hundreds of endpoints, and this pod uses a few.
 pub(crate) struct Balancer<T> {
     ewma: PeakEwma,
     backoff: Backoff,

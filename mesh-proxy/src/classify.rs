@@ -48,7 +48,7 @@ pub(crate) enum ProtocolPlan {
     DetectVersion,
 }
 
-/// What a connection is. `C` is a connection to the server.
+/// The kind of a connection. `C` is a connection to the server.
 #[derive(Debug)]
 pub(crate) enum Classification<C> {
     Http(Protocol),
@@ -129,7 +129,7 @@ impl Classifier {
     }
 
     /// Waits for the first bytes of either peer (docs/adr/0038). `None` if the proxy drains and
-    /// both remain silent. The parameters are those of [`Classifier::classify`].
+    /// both remain silent. The parameters are the same as in [`Classifier::classify`].
     pub(crate) async fn first_speaker<C: AsMut<Io>>(
         &self,
         client: &mut Io,

@@ -71,8 +71,8 @@ pub(crate) struct ProcessState {
 const DEFAULT_DESCRIPTORS: usize = 1024;
 
 /// Returns the default limit of connections per direction: three quarters of the file descriptors.
-/// The rest is for connections to applications and endpoints, of which HTTP needs few, and to the
-/// control plane. Without a limit, clients of one direction could use all descriptors.
+/// The rest is for connections to applications and endpoints (HTTP needs few), and to the control
+/// plane. Without a limit, clients of one direction could use all descriptors.
 fn default_connections(descriptors: usize) -> usize {
     (descriptors / 4 * 3).max(1)
 }

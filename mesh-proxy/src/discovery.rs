@@ -69,7 +69,7 @@ pub(crate) struct OutboundTarget {
 }
 
 impl OutboundTarget {
-    /// Whether the address does not belong to `object` any more. A name is that of whatever object
+    /// Whether the address does not belong to `object` any more. A name belongs to any object that
     /// has it.
     pub(crate) fn replaces(&self, object: Option<&TargetObject>) -> bool {
         let is_other = |object: &TargetObject| object.is_replaced_by(self.object.as_ref());
@@ -86,7 +86,7 @@ pub(crate) struct EndpointSet {
     pub(crate) endpoints: Vec<Arc<Endpoint>>,
 }
 
-/// What endpoints are looked up by.
+/// The key of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct EndpointsKey {
     /// `name:port`.
@@ -140,7 +140,7 @@ struct Inner {
 
 /// The state shared by the tasks that receive the control plane's streams.
 struct Context {
-    /// Declared ports for which the policy service has not sent a valid policy.
+    /// Declared ports without a valid policy from the policy service.
     without_policy: watch::Sender<BTreeSet<u16>>,
     config: Arc<Config>,
     destination: Client,

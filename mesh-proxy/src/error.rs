@@ -206,8 +206,7 @@ impl Kind {
     }
 
     /// Returns the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
-    /// `None` for what is not an error of the proxy, which other metrics count or which is not
-    /// counted.
+    /// `None` if the proxy has not failed: other metrics count this, or none.
     pub(crate) fn reason(&self, side: Side) -> Option<&'static str> {
         let reason = match self {
             Self::RouteNotFound

@@ -71,9 +71,9 @@ pub trait HttpHandler {
     /// Handles one request. Every failure becomes a response, except that a stream reset by the
     /// server is also reset towards the client.
     ///
-    /// The request is passed by reference, because it passes through a dozen async functions, each
-    /// of which would reserve memory for it twice. The handler takes the body out of it; the rest
-    /// can be sent again.
+    /// The request is passed by reference, because it passes through a dozen async functions, and
+    /// each would reserve memory for it twice. The handler takes the body out of it; the rest can
+    /// be sent again.
     fn handle(&self, request: &mut Request) -> impl Future<Output = Result<Response, Reset>>;
 }
 

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct IdleCache<K, V> {
     max_idle: Duration,
-    /// The number of values from which a new one replaces an unused one.
+    /// From this number of values on, a new one replaces an unused one.
     limit: usize,
     entries: RefCell<AHashMap<K, Entry<V>>>,
     last_sweep: Cell<Instant>,

@@ -49,7 +49,7 @@ pub struct Inbound {
 /// and identity) is not known.
 pub(crate) const MAX_ENFORCERS: usize = 4096;
 
-/// The number of enforcers from which clients with opaque TLS and a new server name share one per
+/// From this number of enforcers on, clients with opaque TLS and a new server name share one per
 /// address. An enforcer takes a few kilobytes until the idle time after its last connection.
 pub(crate) const MAX_SNI_ENFORCERS: usize = 1024;
 
@@ -107,7 +107,7 @@ impl Inbound {
         Ok(enforcer)
     }
 
-    /// Evicts what is idle, on a timer, until the proxy ends: after a scan of ports, no connection
+    /// Evicts idle values, on a timer, until the proxy ends: after a scan of ports, no connection
     /// may follow that would do so.
     pub(crate) async fn evict_idle(self: Rc<Self>) {
         loop {
@@ -123,7 +123,7 @@ impl Inbound {
         self.apps.clients().evict_unused();
     }
 
-    /// Makes so many enforcers that are in use: of one port, and clients with different names.
+    /// Makes `count` enforcers that are in use: of one port, and clients with different names.
     #[cfg(test)]
     pub(crate) fn hold_enforcers(&self, count: usize) -> Vec<impl Sized + use<>> {
         use mesh_core::identity::Identity;

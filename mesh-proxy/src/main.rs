@@ -11,7 +11,7 @@ use mesh_runtime::log::{self, FilterHandle, Settings, chain};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// EX_USAGE of sysexits(3), with which Linkerd's proxy exits if its environment is invalid.
+/// EX_USAGE of sysexits(3). Linkerd's proxy exits with it if its environment is invalid.
 const EX_USAGE: u8 = 64;
 
 /// Linkerd's injector writes filters for Linkerd's targets.
@@ -75,7 +75,7 @@ fn start_log() -> Result<FilterHandle, Box<dyn Error>> {
     })?)
 }
 
-/// Protects the private key in memory: processes of the same user, such as those of a container
+/// Protects the private key in memory: processes of the same user, such as processes of a container
 /// that shares the pod's process namespace, cannot read it with ptrace or `/proc/PID/mem`, and it
 /// is not part of core dumps. Root can still read it.
 fn disable_dumps() {

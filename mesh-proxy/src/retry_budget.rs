@@ -75,7 +75,7 @@ impl RetryBudget {
         self.slots[turn as usize % SLOTS].add(turn, amount);
     }
 
-    /// Returns the sum of the slots that have not expired, and of what is always allowed.
+    /// Returns the sum of the slots that have not expired, and of the constant allowance.
     fn balance(&self, turn: u32) -> i64 {
         let reserve = f64::from(self.settings.min_per_second)
             * self.settings.ttl.as_secs_f64()
@@ -101,7 +101,7 @@ impl Slot {
         Self::unpack(self.0.load(Ordering::Relaxed))
     }
 
-    /// Adds `amount` to the balance of `turn`, which replaces that of an earlier turn.
+    /// Adds `amount` to the balance of `turn`, which replaces an earlier turn's.
     fn add(&self, turn: u32, amount: i32) {
         let update = |packed| {
             let (of, balance) = Self::unpack(packed);

@@ -93,7 +93,7 @@ pub(crate) const MAX_SUBSCRIPTIONS: usize = 32;
 
 /// How long an event waits for others after a pause, so that they share a wake-up of the control
 /// thread, a TLS record and a write. In 5 ms, a hundred events gather, and their encoding takes a
-/// third of a millisecond, in which the data threads of a shared CPU wait. A full queue of events
+/// third of a millisecond. The data threads of a shared CPU wait meanwhile. A full queue of events
 /// in this time is 400,000 a second.
 const COLLECTING: Duration = Duration::from_millis(1);
 

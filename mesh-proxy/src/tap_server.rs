@@ -2,7 +2,7 @@
 //!
 //! Only the identity that the tap injector names (`LINKERD2_PROXY_TAP_SVC_NAME`) may subscribe.
 //! Other clients get UNAUTHENTICATED with the reason, as from Linkerd's proxy. Their connections
-//! are short, and do not count among those of the observer.
+//! are short, and do not count as the observer's.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -86,7 +86,7 @@ pub(crate) async fn serve(listener: TcpListener, server: Rc<TapServer>) {
 }
 
 impl TapServer {
-    /// `observer` may subscribe. `inbound` is that of the control thread.
+    /// `observer` may subscribe. `inbound` belongs to the control thread.
     pub(crate) fn new(tap: Arc<Tap>, observer: Identity, inbound: Rc<Inbound>) -> Self {
         Self {
             tap,
@@ -119,7 +119,7 @@ impl TapServer {
             ServerTls::Established { client: None } => {
                 Some("Unauthorized client: no client certificate".to_owned())
             }
-            // The bytes are another server's TLS, in which no response could be sent.
+            // The bytes are another server's TLS. No response could be sent in it.
             ServerTls::Opaque { .. } => return,
             ServerTls::None(_) => {
                 Some("Unauthorized client: the connection has no mTLS".to_owned())

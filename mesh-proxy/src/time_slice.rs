@@ -2,9 +2,9 @@
 //!
 //! Between two busy threads of equal priority, Linux switches at its timer tick, which is every 4
 //! ms on most distributions. A request that passes two busy proxies on one CPU could wait for that
-//! four times. The data threads therefore request the shortest slice, with which they preempt busy
-//! threads sooner and are preempted sooner, and yield the CPU after a turn in which one connection
-//! had more work than a turn may have.
+//! four times. The data threads therefore request the shortest slice, so that they preempt busy
+//! threads sooner and are preempted sooner. They yield the CPU after a turn if one connection had
+//! more work than a turn may have.
 //!
 //! A thread that yields forfeits the rest of its slice. Before Linux 6.12, which cannot set the
 //! slice of a thread, that would be several milliseconds each time, and data threads do not yield.
@@ -30,7 +30,7 @@ pub(crate) fn request_shortest() {
 }
 
 /// Lets other threads of this CPU run first, if this thread has a short slice. For work that can
-/// wait: one connection's, of which there is more than a turn may have.
+/// wait: a connection has more of it than a turn may have.
 pub(crate) fn yield_cpu() {
     if IS_SHORT.get() {
         // Always succeeds on Linux.
@@ -77,8 +77,7 @@ fn attributes() -> io::Result<libc::sched_attr> {
 
 fn set_attributes(attributes: &libc::sched_attr) -> io::Result<()> {
     let this_thread = 0;
-    // SAFETY: the kernel reads at most as many bytes as the structure has: `size` is from
-    // `attributes`.
+    // SAFETY: the kernel reads at most the bytes of the structure: `size` is from `attributes`.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, this_thread, attributes, 0) };
     if result != 0 {
         return Err(io::Error::last_os_error());

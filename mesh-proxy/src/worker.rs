@@ -52,7 +52,7 @@ pub(crate) struct Listeners {
 /// Serves until the drain starts, and then until no connection is left.
 ///
 /// While connections are open, new ones are accepted: an application that is stopped together with
-/// its proxy finishes its work, for which it may need other services. New connections drain from
+/// its proxy finishes its work, and may need other services for it. New connections drain from
 /// their start: one request, or no further streams.
 ///
 /// Accepting starts with the first certificate, without which peers cannot be authenticated. Until

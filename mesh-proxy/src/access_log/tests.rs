@@ -1,4 +1,4 @@
-//! The lines of both formats, what is escaped and cut, and a reader that takes no more.
+//! The lines of both formats, escaped and truncated values, and a reader that takes no more.
 
 use std::sync::mpsc::Receiver;
 
@@ -131,7 +131,7 @@ fn stuck_reader_costs_entries_and_no_time() {
     let (end, stuck) = std::sync::mpsc::channel();
     let registry = Registry::new();
     let log = AccessLog::start(AccessLogFormat::Apache, Stuck(stuck), &registry).unwrap();
-    // The thread may have taken as many before.
+    // The thread may have taken the same amount before.
     let mut bytes = 0;
     while bytes <= 2 * MAX_BUFFERED {
         let path = format!("/{}", "p".repeat(MAX_TEXT));

@@ -36,7 +36,7 @@ struct Buffer {
     is_writing: bool,
 }
 
-/// The bytes of lines that wait to be written, besides as many that are being written.
+/// The bytes of lines that wait to be written. Up to the same number are being written.
 pub(super) const MAX_BUFFERED: usize = 4 << 20;
 
 /// The memory that an empty buffer keeps.

@@ -43,7 +43,7 @@ pub(crate) struct BreakerGroup {
     policy: BreakerPolicy,
     /// The zero of the times in [`State`].
     started: Instant,
-    /// The number of changes between closed and open, by which balancers notice them.
+    /// The number of changes between closed and open. Balancers notice changes by it.
     changes: AtomicU64,
     /// Wakes the requests of all threads that wait for an endpoint. Its lock is taken by these, and
     /// when a breaker changes its state.
@@ -77,7 +77,7 @@ pub(crate) enum Outcome {
     Throttled,
 }
 
-/// The right to send a request to an endpoint, with which its result is recorded.
+/// The right to send a request to an endpoint. It also records the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admission {
     generation: u32,
@@ -108,7 +108,7 @@ enum State {
 
 /// The shortest window of a success rate, as in Linkerd.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// The shortest time after which a probe without a result is given up, for back-offs of nothing.
+/// A probe without a result is given up after this time at the earliest, for back-offs of nothing.
 const MIN_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bits of a packed [`State`]: kind, generation, time or count.

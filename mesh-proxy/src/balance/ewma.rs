@@ -1,4 +1,4 @@
-//! The load of an endpoint: its estimated latency times what is in flight. The estimate is a
+//! The load of an endpoint: its estimated latency times the requests in flight. The estimate is a
 //! peak-sensitive moving average (Peak EWMA): a response slower than the estimate replaces it
 //! immediately, faster ones reduce it over the decay time. An endpoint that becomes slow loses
 //! traffic with the next request, and regains it gradually.
@@ -33,7 +33,7 @@ impl Load {
         }
     }
 
-    /// Returns the cost by which endpoints are compared. The estimate decays with the time since
+    /// Returns the cost for comparisons between endpoints. The estimate decays with the time since
     /// the last sample.
     pub(super) fn cost(&self, now: Instant) -> f64 {
         let decayed = self.latency.get() * self.remaining(now);

@@ -457,7 +457,8 @@ async fn requests_wait_for_probe_and_fail_fast_without_one() {
         let picked = queue.acquire(Instant::now()).await.unwrap();
         picked.record_result(Outcome::Failure, None);
     }
-    // The first of two waiting requests is the probe of one endpoint, the second that of the other.
+    // The first of two waiting requests is the probe of one endpoint, and the second is the probe
+    // of the other.
     let began = Instant::now();
     let (first, second) = tokio::join!(queue.acquire(began), queue.acquire(began));
     let (first, second) = (first.unwrap(), second.unwrap());

@@ -20,7 +20,7 @@ pub(crate) struct Discovery {
     pub(crate) workload: Arc<str>,
     /// Addresses outside these networks have no profile.
     pub(crate) profile_networks: Vec<IpNet>,
-    /// Names without one of these suffixes have no profile. The empty suffix is that of all names.
+    /// Names without one of these suffixes have no profile. The empty suffix matches all names.
     pub(crate) profile_suffixes: Vec<Arc<str>>,
     pub(crate) outbound_idle: Duration,
     pub(crate) inbound_idle: Duration,

@@ -20,8 +20,8 @@ pub(crate) struct Http1Limits {
     pub(crate) extensions: u32,
     /// Maximum bytes of the trailer section.
     pub(crate) trailers: u32,
-    /// Whether responses are those of the pod's own application, which are parsed leniently: what
-    /// its clients understand without the mesh, they receive through it (docs/adr/0168).
+    /// Whether responses come from the pod's own application. They are parsed leniently: its
+    /// clients receive the same responses as without the mesh (docs/adr/0168).
     pub(crate) is_lenient: bool,
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct Http2Limits {
 
 impl Http1Limits {
     pub(crate) const DEFAULT: Self = Self {
-        // The default limit of HTTP/2 header lists, as which header sections are forwarded between
-        // proxies. Envoy (60 KiB) and nginx (32 KiB) accept less.
+        // The default limit of HTTP/2 header lists. Header sections are forwarded between proxies
+        // in this form. Envoy (60 KiB) and nginx (32 KiB) accept less.
         head: 256 * 1024,
         // As in hyper and Envoy. Every field costs a table entry of about 100 bytes here and at
         // every later hop.

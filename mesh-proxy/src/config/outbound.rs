@@ -53,8 +53,8 @@ pub(crate) struct Outbound {
 const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
-/// Linkerd's maximum is 60 s, for which an application that restarts in place would not be tried.
-/// An attempt costs one packet.
+/// Linkerd's maximum is 60 s. An application that restarts in place would not be tried for this
+/// time. An attempt costs one packet.
 const DEFAULT_BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
     max: Duration::from_secs(5),

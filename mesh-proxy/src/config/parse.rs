@@ -150,8 +150,8 @@ pub(super) fn networks(text: &str) -> Result<Vec<IpNet>, String> {
         .collect()
 }
 
-/// Parses a comma-separated list of DNS suffixes, of which `.` is that of every name. Returns them
-/// in lower case, without dots at their ends.
+/// Parses a comma-separated list of DNS suffixes; `.` is the suffix of every name. Returns them in
+/// lower case, without dots at their ends.
 pub(super) fn suffixes(text: &str) -> Result<Vec<Arc<str>>, String> {
     text.split(',')
         .map(str::trim)

@@ -45,7 +45,7 @@ pub(crate) struct Workers {
     pub(crate) max_ratio: Option<f64>,
 }
 
-/// The memory limit at which new connections are closed.
+/// New connections are closed at this memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
     /// The container's limit, if it has one.

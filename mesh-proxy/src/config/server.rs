@@ -37,7 +37,7 @@ pub(crate) struct Http2Server {
     pub(crate) max_concurrent_streams: Option<u32>,
     pub(crate) max_frame_size: Option<u32>,
     pub(crate) max_header_list_size: u32,
-    /// `None`: as many as may be open.
+    /// `None`: the same number as may be open.
     pub(crate) max_pending_accept_reset_streams: Option<u32>,
     pub(crate) max_send_buf_size: Option<usize>,
 }
@@ -67,7 +67,7 @@ pub(super) const DEFAULT_CONNECTION_WINDOW: u32 = 1024 * 1024;
 pub(super) const DEFAULT_MAX_IDLE: usize = 10_000;
 const DEFAULT_POOL_IDLE: Duration = Duration::from_secs(3);
 
-/// Of the first bytes, in which the protocol is detected, as in Linkerd.
+/// The time until the first bytes, which reveal the protocol, as in Linkerd.
 const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests of the process that wait for response headers, as in Linkerd.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ControlAddr;
 use super::env::Env;
 
-/// The collector that spans are exported to, and what they are labelled with.
+/// The collector of spans, and the labels of exported spans.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceConfig {
     pub(crate) collector: ControlAddr,

@@ -1,8 +1,8 @@
 //! Resolves the replicas of a control-plane service.
 //!
 //! Runs on the control thread. Uses its own resolver, because static binaries must not call the C
-//! library's. SRV records are queried first: those of a headless Service name each pod and its
-//! port. Without SRV records, address records and the configured port are used.
+//! library's. SRV records are queried first: a headless Service's name each pod and its port.
+//! Without SRV records, address records and the configured port are used.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -127,8 +127,8 @@ impl Resolver {
     }
 
     /// Resolves SRV records; returns an empty set if there are none, which is normal. A Service
-    /// with several ports has records for each, of which only those of the configured port are
-    /// used. At most [`MAX_REPLICAS`] records are used, and so many replicas are returned.
+    /// with several ports has records for each; only the configured port's are used. At most
+    /// [`MAX_REPLICAS`] records are used, and at most this number of replicas is returned.
     async fn resolve_srv(&self, addr: &ControlAddr) -> BTreeSet<SocketAddr> {
         let Ok(response) = self.dns.srv_lookup(&*addr.host).await else {
             return BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What is looked up: the address that an application connects to, or the name that a request
+//! The key of a lookup: the address that an application connects to, or the name that a request
 //! selects in ingress mode.
 
 use std::fmt;

@@ -26,8 +26,8 @@ impl SharedWatch for Arc<EndpointSet> {
     }
 }
 
-/// Publishes the endpoint set whenever the destination service changes it. `last` is that of an
-/// earlier stream, for an outage of the service.
+/// Publishes the endpoint set whenever the destination service changes it. `last` is an earlier
+/// stream's set, for an outage of the service.
 pub(super) async fn run(
     context: Arc<Context>,
     key: EndpointsKey,
@@ -134,7 +134,7 @@ fn publish_if_pending(published: &watch::Sender<Arc<EndpointSet>>, last: &Arc<En
 }
 
 impl EndpointTable {
-    /// Creates a pending table, with which an unchanged endpoint remains the `Arc` that it was.
+    /// Creates a pending table. An unchanged endpoint of it remains the same `Arc`.
     fn with_last(last: Option<&EndpointSet>) -> Self {
         let endpoints = last.map_or(&[][..], |last| &last.endpoints);
         Self {

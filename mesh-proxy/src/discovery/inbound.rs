@@ -14,7 +14,7 @@ use crate::config::Inbound;
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 
-/// Returns the policy of a port for which the policy service has never responded.
+/// Returns the policy of a port until the policy service has responded.
 pub(super) fn default_policy(config: &Inbound, port: u16) -> ServerPolicy {
     server_policy(config.default_policy, config, port)
 }

@@ -1,5 +1,5 @@
-//! The last values of destinations that are no longer watched, for look-ups to which the control
-//! plane does not respond. Used by [`super::watch_cache`].
+//! The last values of destinations that are no longer watched, for look-ups without a response from
+//! the control plane. Used by [`super::watch_cache`].
 
 use std::collections::HashMap;
 use std::hash::Hash;

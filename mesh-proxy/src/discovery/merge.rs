@@ -60,7 +60,7 @@ pub(super) fn merge(
             }));
         }
     };
-    // A policy with a passthrough backend does not tell what the original destination is.
+    // A policy with a passthrough backend does not tell the kind of the original destination.
     let identifies_dst = policy
         .as_mut()
         .is_some_and(|policy| passthrough_backends(&mut policy.protocol, dst).is_empty());

@@ -85,7 +85,7 @@ const FAILED_NAME: Duration = Duration::from_secs(5);
 
 /// Subscribes to the destination's snapshots, and waits while its lookup is pending. A failed
 /// lookup of an address is returned to the waiting connections and then evicted, so that the next
-/// connection looks up again; that of a name stays for [`FAILED_NAME`].
+/// connection looks up again; a failed lookup of a name stays for [`FAILED_NAME`].
 pub(super) async fn look_up<F>(
     cache: &WatchCache<Destination, LookupState>,
     runtime: &Handle,
@@ -127,7 +127,7 @@ where
         }))
 }
 
-/// Publishes the destination's snapshots in `state`. `last` is that of an earlier watch, for an
+/// Publishes the destination's snapshots in `state`. `last` comes from an earlier watch, for an
 /// outage of the control plane.
 pub(super) async fn run(
     context: Arc<Context>,
@@ -272,7 +272,7 @@ async fn watch_current_policy(
     }
 }
 
-/// Waits until the profile of an address is that of another object than `last`, which is `None`
+/// Waits until the profile of an address belongs to another object than `last`, which is `None`
 /// before the first profile. A name is looked up as such, whatever object has it.
 async fn other_object(
     dst: &Destination,

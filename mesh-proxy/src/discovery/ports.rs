@@ -2,10 +2,10 @@
 //! responds.
 //!
 //! Clients choose the ports that they connect to, up to all 65,535, so the number of watched and
-//! cached undeclared ports is bounded ([`MAX_PORTS`]). Evicted ports are looked up again. A port
-//! for which the policy service has responded once never falls back to the default policy: one bit
-//! per port records it after the policy is evicted, and such a port denies all clients until the
-//! policy service responds again.
+//! cached undeclared ports is bounded ([`MAX_PORTS`]). Evicted ports are looked up again. Once the
+//! policy service has responded, a port never falls back to the default policy: one bit per port
+//! records it after the policy is evicted, and such a port denies all clients until the policy
+//! service responds again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ struct PortEntries {
     watched: HashMap<u16, WatchedPort>,
     /// Last policies of ports that are no longer watched.
     cached: HashMap<u16, CachedPolicy>,
-    /// Ports for which the policy service has ever responded.
+    /// Ports with any response of the policy service so far.
     received: PortBitmap,
 }
 
@@ -291,7 +291,7 @@ impl PortEntries {
     }
 
     /// Evicts ports until one more can be watched: of the ports without connections, first those
-    /// for which the policy service has never responded, then the least recently used one.
+    /// that the policy service has never responded about, then the least recently used one.
     fn make_room(&mut self) -> Result<(), TooManyPorts> {
         while self.undeclared().count() >= MAX_PORTS {
             let unused = self.undeclared().filter(|(_, watched)| !watched.is_used());

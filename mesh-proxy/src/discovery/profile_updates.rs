@@ -25,8 +25,8 @@ impl ProfileUpdates {
         Self(updates)
     }
 
-    /// Returns the routes if they may have changed since the last call: `Some(None)` if the name is
-    /// not that of a Service with routes, or if its profile has not arrived.
+    /// Returns the routes if they may have changed since the last call: `Some(None)` if the name
+    /// does not belong to a Service with routes, or if its profile has not arrived.
     pub(crate) fn changed(&mut self) -> Option<Option<ServiceRoutes>> {
         if !self.0.has_changed().unwrap_or(false) {
             return None;

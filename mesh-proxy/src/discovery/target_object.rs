@@ -1,5 +1,5 @@
-//! The object that an address belongs to, by which discovery and the connections to the address
-//! notice that another one has taken it.
+//! The object that an address belongs to. Discovery and the connections to the address notice by it
+//! that another object has taken the address.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) struct TargetObject {
     kind: ObjectKind,
     namespace: Arc<str>,
     name: Arc<str>,
-    /// `None` if the control plane is not that of this project, or does not know it.
+    /// `None` if the control plane is another project's, or does not know it.
     uid: Option<Arc<str>>,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct WatchCache<K, V: SharedWatch> {
 
 /// A cached value that may have its own receivers.
 pub(super) trait SharedWatch {
-    /// What is kept of an evicted value.
+    /// The part of an evicted value that is kept.
     type Last: Send;
 
     /// The number of receivers that the value itself has.
@@ -52,8 +52,8 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     V: SharedWatch + Send + Sync + 'static,
 {
-    /// Creates a cache that evicts values that are unused for `idle`, and at most twice as long.
-    /// What is kept of them has at most the size `last_limit`.
+    /// Creates a cache that evicts values after they are unused for `idle`, and at most for twice
+    /// this time. The part of them that is kept has at most the size `last_limit`.
     pub(super) fn new(idle: Duration, last_limit: usize, runtime: &Handle) -> Arc<Self> {
         let cache = Arc::new(Self {
             state: Mutex::new(State {
@@ -78,8 +78,8 @@ where
     }
 
     /// Reads the value of `key`. If it is not cached, it is initialized with `first`, and `task` is
-    /// started to update it, with what is kept of an earlier value. `read` runs under the cache's
-    /// lock, so that a value cannot be evicted between look-up and subscription.
+    /// started to update it, with the part that is kept of an earlier value. `read` runs under the
+    /// cache's lock, so that a value cannot be evicted between look-up and subscription.
     pub(super) fn find_or_start<F, R>(
         &self,
         key: &K,

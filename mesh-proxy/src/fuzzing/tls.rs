@@ -17,7 +17,7 @@ pub const MAX_BUFFERED: usize = handshake::MAX_BUFFERED;
 /// Limit of the bytes that a peer sends during a handshake.
 pub const MAX_HANDSHAKE: usize = handshake::MAX_HANDSHAKE;
 
-/// A handshake after which [`crate::transport::tls`] seals and opens the records.
+/// A handshake. [`crate::transport::tls`] seals and opens the records after it.
 pub struct HandshakeDriver {
     role: Role,
     /// Bytes that followed the handshake.

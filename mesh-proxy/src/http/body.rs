@@ -43,11 +43,11 @@ pub struct Body {
 
 /// What a message carries besides its content.
 enum BodyContext {
-    /// Of a response: released when the body is complete.
+    /// For a response: released when the body is complete.
     Guard(ResponseGuard),
-    /// Of a request: sends interim responses to the client.
+    /// For a request: sends interim responses to the client.
     Interim(InterimSender),
-    /// Of a response that accepts a tunnel: the connection to the server.
+    /// For a response that accepts a tunnel: the connection to the server.
     Tunnel(Box<Io>),
 }
 
@@ -64,13 +64,13 @@ enum Content {
     Full(Bytes),
     Http1(http1::IncomingBody),
     Http2(Http2Body),
-    /// Of a request that may be sent again.
+    /// A request that may be sent again.
     Replay(ReplayReader),
-    /// Of a response whose beginning has been read.
+    /// A response whose beginning has been read.
     Peeked(Box<PeekedBody>),
-    /// Of a request with mirrors.
+    /// A request with mirrors.
     Shared(Box<SharedReader>),
-    /// Of a mirror.
+    /// A mirror.
     Mirror(Box<MirrorReader>),
 }
 
@@ -80,7 +80,7 @@ struct Extras {
     observer: Option<Box<dyn BodyObserver>>,
     /// The future of [`ExchangeTimeouts::expired`], and the progress that each frame updates.
     timeouts: Option<(LocalBoxFuture<'static, TimeoutError>, Rc<ExchangeProgress>)>,
-    /// Of a response: the policy may revoke its request.
+    /// In a response: the policy may revoke its request.
     revocable: Option<RevocableRequest>,
     /// The body belongs to a gRPC response: its error becomes trailers.
     grpc: Option<GrpcErrorTrailers>,
@@ -98,7 +98,7 @@ pub(crate) trait BodyObserver {
     fn data(&mut self, bytes: usize);
     /// Called once, after the last frame.
     fn end(&mut self, end: BodyEnd<'_>);
-    /// Returns what is left of several observers without the one that was added last.
+    /// Returns the observers without the one that was added last.
     fn without_last(self: Box<Self>) -> Option<Box<dyn BodyObserver>> {
         None
     }
@@ -268,8 +268,8 @@ impl Body {
         self
     }
 
-    /// Widens what is read ahead of a response: the flow-control window in HTTP/2, the size of
-    /// reads in HTTP/1. `grant` gets the bytes that are missing and returns how many are allowed.
+    /// Widens the read-ahead of a response: the flow-control window in HTTP/2, the size of reads in
+    /// HTTP/1. `grant` gets the bytes that are missing and returns how many are allowed.
     pub(super) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
         match &self.content {
             Content::Http1(incoming) => incoming.widen_reads(grant),

@@ -194,7 +194,7 @@ impl<D: Dial + 'static> Client<D> {
         Ok(Connection(ConnectionKind::Http1 { connection, pool }))
     }
 
-    /// Sends `request` to the application, on as many connections as [`retry::decide`] allows.
+    /// Sends `request` to the application. [`retry::decide`] limits the number of connections.
     pub async fn send(&self, request: &mut Request) -> Result<Response, SendError> {
         let replay = Replay::of(request);
         let mut history = History::default();

@@ -43,7 +43,7 @@ use crate::config::HttpLimits;
 /// client that reads slowly.
 const SEND_BUFFER_RANGE: (usize, usize) = (16 * 1024, 1024 * 1024);
 
-/// The window in which a response begins; [`ReadAhead`] widens it (docs/adr/0166).
+/// The window at the start of a response; [`ReadAhead`] widens it (docs/adr/0166).
 const FIRST_RESPONSE_WINDOW: u32 = 16 * 1024;
 
 /// Streams whose windows the connection's window covers, the limit of unknown clients.
@@ -118,8 +118,8 @@ impl RoleConfig {
     /// connection's window. If they could fill it, the other streams would never receive the rest
     /// of their bodies, and the connection would deadlock.
     ///
-    /// More than [`WINDOWED_STREAMS`] streams share what so many may receive: the window bounds
-    /// what a connection stores, and servers of applications have smaller ones.
+    /// More than [`WINDOWED_STREAMS`] streams share the windows of this number: the window bounds
+    /// the bytes that a connection stores, and servers of applications have smaller ones.
     fn connection_window_for(&self, stream_window: u32) -> u32 {
         let all = stream_window.saturating_mul(self.max_streams.min(WINDOWED_STREAMS));
         self.connection_window.max(all).min(MAX_WINDOW)

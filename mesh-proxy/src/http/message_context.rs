@@ -9,26 +9,26 @@ use super::raw_target::RawTarget;
 /// default: the first extension of a message costs an allocation, and few messages need one.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageContext {
-    /// Of a request: its request line had an absolute URI, so the destination application must
+    /// In a request: its request line had an absolute URI, so the destination application must
     /// receive one. Set by [`uri::record_form`](super::uri::record_form) for a request received
     /// over HTTP/1, and by [`orig_proto::downgrade`](super::orig_proto::downgrade) for one carried
     /// over HTTP/2; read by `uri` and `orig_proto`.
     pub(crate) is_absolute_form: bool,
-    /// Of an HTTP/1.1 request: it asks for another protocol, and so for its own connection. Set by
+    /// In an HTTP/1.1 request: it asks for another protocol, and so for its own connection. Set by
     /// `upgrade::take_request`; read by `client`, `retry` and `orig_proto`. `CONNECT` is recognised
     /// by its method.
     pub(crate) requests_upgrade: bool,
-    /// Of an HTTP/1.1 request: it offers TLS (RFC 2817, section 3.1), which a server may ignore.
+    /// In an HTTP/1.1 request: it offers TLS (RFC 2817, section 3.1), which a server may ignore.
     /// Set by `upgrade::take_request`; read by `client`.
     pub(crate) offers_tls: bool,
-    /// Of a request received over HTTP/1: its target, if a URI cannot represent it. Set by
+    /// In a request received over HTTP/1: its target, if a URI cannot represent it. Set by
     /// `http1::server`; read by `uri`, `orig_proto` and `inbound`.
     pub(crate) raw_target: Option<RawTarget>,
-    /// Of a response: the client's connection closes after it. Set by `synthetic_response::error`,
+    /// In a response: the client's connection closes after it. Set by `synthetic_response::error`,
     /// by `outbound::http::endpoint` if the peer's proxy requests it, and by `http1::server` for an
     /// invalid response; read by both servers.
     pub(crate) closes_connection: bool,
-    /// Of a response received over HTTP/1: its reason phrase, unless it is the standard one. Set by
+    /// In a response received over HTTP/1: its reason phrase, unless it is the standard one. Set by
     /// `client::http1`, and read by `http1::server`.
     pub(crate) reason: Option<Bytes>,
 }

@@ -69,9 +69,8 @@ pub(crate) fn undo_upgrade(request: &mut Request, version: Version) {
     *request.version_mut() = version;
 }
 
-/// Converts a request back to what it was before [`upgrade`], except that its URI stays absolute.
-/// Removes the header. Returns the version for [`upgrade_response`], if the request had been
-/// upgraded.
+/// Restores a request from before [`upgrade`], except that its URI stays absolute. Removes the
+/// header. Returns the version for [`upgrade_response`], if the request had been upgraded.
 pub fn downgrade(request: &mut Request) -> Option<Version> {
     let value = request.headers_mut().remove(ORIG_PROTO);
     // `CONNECT` is never upgraded.

@@ -16,8 +16,8 @@ pub(super) const OUTPUT_BUFFERS: BufferPool = BufferPool {
     release: return_write_buffer,
 };
 
-/// Writes the first bytes of an output, which must not be empty: those of at most `SLICES` slices.
-/// Returns how many were written, at least one.
+/// Writes the first bytes of an output, which must not be empty: at most `SLICES` slices. Returns
+/// how many were written, at least one.
 pub(super) fn poll_write<const SLICES: usize>(
     output: &Output,
     io: &mut Io,

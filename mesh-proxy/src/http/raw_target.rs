@@ -1,10 +1,10 @@
 //! [`RawTarget`]: request targets with bytes that a URI must not contain, but that clients send and
 //! applications accept: `<`, `>`, and bytes beyond ASCII in any encoding.
 //!
-//! Inside the proxy such a target is represented by a URI in which these bytes are escaped. The
-//! application receives the client's bytes, unless the proxy has changed the URI. HTTP/2 cannot
-//! carry them, so that the request stays in HTTP/1 between proxies. Where a rule distinguishes
-//! paths, such a path matches no rule, because servers interpret it differently (docs/adr/0041).
+//! Inside the proxy such a target is represented by a URI that escapes these bytes. The application
+//! receives the client's bytes, unless the proxy has changed the URI. HTTP/2 cannot carry them, so
+//! that the request stays in HTTP/1 between proxies. Where a rule distinguishes paths, such a path
+//! matches no rule, because servers interpret it differently (docs/adr/0041).
 
 use std::borrow::Cow;
 

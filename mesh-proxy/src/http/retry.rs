@@ -1,9 +1,9 @@
-//! The retry decision: whether a request is sent again after an attempt has failed, and what its
-//! client is told otherwise. Tables without I/O, in the terms of docs/adr/0030, 0034 and 0130.
+//! The retry decision: whether a request is sent again after an attempt has failed, and the report
+//! to its client otherwise. Tables without I/O, in the terms of docs/adr/0030, 0034 and 0130.
 //!
-//! [`decide`] repeats what is safe to repeat, without a policy. `outbound::http::backend` applies
-//! it to the endpoints of a backend, and [`super::client::Client::send`] to the application behind
-//! the inbound proxy. [`RetryPolicy::decide`] repeats what a policy asks for;
+//! [`decide`] repeats safe requests, without a policy. `outbound::http::backend` applies it to the
+//! endpoints of a backend, and [`super::client::Client::send`] to the application behind the
+//! inbound proxy. [`RetryPolicy::decide`] repeats requests as a policy asks;
 //! `outbound::http::attempts` applies it to the result of a backend. `inbound::http` applies
 //! [`report`].
 
@@ -165,7 +165,7 @@ pub(crate) fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> 
         _ if is_meshed => Report::Response(failure.delivery_failure()),
         // The application would have closed the connection. Clients retry requests on a connection
         // that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a
-        // 502. A connection on which the application never responded gets the 502.
+        // 502. A connection without any response of the application gets the 502.
         Failure::ConnectionRefused | Failure::Excluded if has_responded => Report::Refusal,
         _ => Report::Response(None),
     }
@@ -204,7 +204,7 @@ impl Failure {
         matches!(self, Self::Lost | Self::ProtocolError)
     }
 
-    /// What the peer's proxy is told. `None` for a stream that the application has reset, because
+    /// The report to the peer's proxy. `None` for a stream that the application has reset, because
     /// that was its response.
     fn delivery_failure(self) -> Option<DeliveryFailure> {
         if self.may_be_processed() {

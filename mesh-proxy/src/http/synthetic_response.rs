@@ -42,8 +42,8 @@ impl RequestContext {
         self.grpc
     }
 
-    /// Whether a response of this status turns the exchange into a tunnel, to which time limits do
-    /// not apply.
+    /// Whether a response of this status turns the exchange into a tunnel. Time limits do not apply
+    /// to tunnels.
     pub(crate) fn is_tunnel(&self, status: StatusCode) -> bool {
         self.connect && status.is_success()
     }

@@ -2,7 +2,7 @@
 //! place that decides when it ends. Used by both protocols of [`super::client`].
 //!
 //! Until the response headers arrive, the task of the request sends its body, and dropping the
-//! request ends it. What is left then becomes an upload:
+//! request ends it. The rest then becomes an upload:
 //!
 //! | state | until |
 //! |---|---|

@@ -15,8 +15,8 @@ use super::Request;
 use super::http1::message_error::MessageError;
 use super::message_context::MessageContext;
 
-/// Returns the authority of a request: that of its URI, else of `host`. `None` also if `host` is
-/// not an authority.
+/// Returns the authority of a request: its URI's, else `host`'s. `None` also if `host` is not an
+/// authority.
 pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     if let Some(authority) = uri.authority() {
         return Some(authority.clone());
@@ -25,9 +25,9 @@ pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
 }
 
 /// Makes the authority of a request unique, so that the request is authorized and routed by the
-/// authority that the application reads: that of the target, if there is one, replaces `host` (RFC
-/// 9112, section 3.2.2; RFC 9113, section 8.3.1). Rejects several `host` fields, an invalid one,
-/// and user information.
+/// authority that the application reads: the target's, if there is one, replaces `host` (RFC 9112,
+/// section 3.2.2; RFC 9113, section 8.3.1). Rejects several `host` fields, an invalid one, and user
+/// information.
 pub(super) fn unify_authority(request: &mut Request) -> Result<(), MessageError> {
     let Some(authority) = request.uri().authority() else {
         // For HTTP/1 the parser has checked `host`.
@@ -89,7 +89,7 @@ pub(crate) fn follow_host(request: &mut Request) -> bool {
     }
 }
 
-/// Gives a request without an authority that of its `host` header, else `fallback`, the address
+/// Gives a request without an authority the one of its `host` header, else `fallback`, the address
 /// that the client connected to.
 ///
 /// Returns whether the request now has an authority.

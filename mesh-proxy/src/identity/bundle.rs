@@ -4,8 +4,8 @@
 //! proxy trusts already, so that no other server can add one. A bundle replaces the one before only
 //! if its number is higher: a replica with an earlier bundle, or a service that is restored from a
 //! backup, cannot bring back an anchor that was withdrawn. The number is not kept across a restart
-//! of the proxy. The identity service of Linkerd sends no anchors; those of the environment then
-//! stay in use.
+//! of the proxy. The identity service of Linkerd sends no anchors; the environment's then stay in
+//! use.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct BundleFollower {
 #[derive(Debug)]
 struct Bundles {
     anchors: watch::Sender<TrustAnchors>,
-    /// `None` while the anchors are those of the environment.
+    /// `None` while the environment's anchors are in use.
     current: Option<TrustBundle>,
     /// Whether the service has no trust anchors. Only changes are logged.
     is_unsupported: bool,
@@ -236,7 +236,7 @@ mod tests {
         let registry = Registry::new();
         let mut bundles = Bundles::new(publish, &registry);
         for (number, pem, is_used) in [
-            // Those of the environment: nothing changes.
+            // The environment's anchors: nothing changes.
             (5, &old.pem, false),
             (5, &both, false),
             (4, &both, false),

@@ -14,7 +14,7 @@ pub(super) struct Schedule {
     retries: Retries,
 }
 
-/// Share of a certificate's remaining lifetime after which it is renewed, as in Linkerd.
+/// A certificate is renewed after this fraction of its remaining lifetime, as in Linkerd.
 const RENEW_AT: f64 = 0.7;
 
 /// Short, because the control plane may be starting at the same time.

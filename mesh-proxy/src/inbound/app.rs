@@ -265,7 +265,7 @@ async fn drain_while_terminating(
 }
 
 impl Dial for AppPort {
-    /// Connects without TLS; the protocol is that of the request.
+    /// Connects without TLS; the request determines the protocol.
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         Ok(self.connect().await?)
     }

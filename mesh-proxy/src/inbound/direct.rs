@@ -1,5 +1,5 @@
-//! Connections to the proxy's own inbound port, in which another proxy of the mesh names the target
-//! in a transport header.
+//! Connections to the proxy's own inbound port. Another proxy of the mesh names the target in a
+//! transport header.
 //!
 //! They must be mutually authenticated. The policy of the named port then applies, as to every
 //! other connection.

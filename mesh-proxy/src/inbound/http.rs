@@ -249,7 +249,7 @@ impl RequestHandler {
         Ok(response.map(|body| body.with_revocable(revocable)))
     }
 
-    /// Brings a request into the form in which it is authorized and forwarded.
+    /// Brings a request into its final form for authorization and forwarding.
     fn prepare(&self, request: &mut Request) -> Result<(), Error> {
         let headers = request.headers_mut();
         headers::strip_for_application(headers);

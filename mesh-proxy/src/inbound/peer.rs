@@ -11,7 +11,7 @@ use crate::telemetry::labels::{NoServerTls, ServerTls};
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) client: SocketAddr,
-    /// The address on which the application listens.
+    /// The address where the application listens.
     pub(super) target: SocketAddr,
     /// The address that the client dialled: the target, or the proxy's own port if a transport
     /// header names the target.

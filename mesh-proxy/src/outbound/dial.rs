@@ -99,8 +99,7 @@ fn split_authority(authority: &str) -> Option<(&str, u16)> {
 }
 
 impl EndpointDial {
-    /// `authority` is that of the balancer, and `None` for traffic that is forwarded to a fixed
-    /// address.
+    /// `authority` is the balancer's, and `None` for traffic that is forwarded to a fixed address.
     pub(crate) fn new(
         context: Rc<ProxyContext>,
         endpoint: Arc<Endpoint>,

@@ -192,8 +192,8 @@ impl HttpHandler for ClientConnection {
 }
 
 impl ClientConnection {
-    /// Returns the drain of the connection, which begins when its address is that of another object
-    /// too.
+    /// Returns the drain of the connection, which also begins when its address belongs to another
+    /// object.
     pub(super) fn drain(&self) -> Watch {
         match &self.target {
             ConnectionTarget::Original(_, accepted) => accepted.drain(),

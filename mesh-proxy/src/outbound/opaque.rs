@@ -79,7 +79,7 @@ struct BalancerKey {
     kind: TrafficKind,
 }
 
-/// The kind of traffic, by which metric families are named.
+/// The kind of traffic, for the names of metric families.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum TrafficKind {
     Tcp,
@@ -112,7 +112,7 @@ impl Opaque {
     }
 
     /// Opens a connection by the target's opaque route. Fails without such a route: the target's
-    /// address may be that of a Service, or of a proxy that expects TLS.
+    /// address may belong to a Service, or to a proxy that expects TLS.
     pub(super) async fn connect(&self, target: &OutboundTarget) -> Result<Connected, OpaqueError> {
         let parent = &target.policy.parent;
         let route = opaque_route(&target.policy.protocol).ok_or_else(|| OpaqueError::NoRoute {

@@ -1,4 +1,4 @@
-//! Subscriptions and recorders without connections: what is reported, and each bound.
+//! Subscriptions and recorders without connections: their reports, and each bound.
 
 use std::net::SocketAddr;
 
@@ -246,7 +246,7 @@ async fn events_of_a_burst_wait_for_each_other_once() {
         assert_eq!(seen, ids);
         assert_eq!(began.elapsed(), waited);
         drop(recorders);
-        // What is left are the ends of the requests.
+        // Only the ends of the requests are left.
         queued(&mut events);
     }
 }

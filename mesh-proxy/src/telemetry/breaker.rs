@@ -29,7 +29,7 @@ impl BreakerFamily {
         ))
     }
 
-    /// `labels` are those of the balancer.
+    /// `labels` are the balancer's.
     pub(crate) fn balancer(&self, labels: &Labels) -> BreakerMetrics {
         let cause = |cause| self.0.with(&labels.clone().with("cause", cause));
         BreakerMetrics {

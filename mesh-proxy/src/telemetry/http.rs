@@ -64,7 +64,7 @@ pub(crate) struct EndpointMetrics {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExchangeMetrics {
     pub(crate) endpoint: Option<Rc<EndpointMetrics>>,
-    /// Those of a ServiceProfile's route.
+    /// The metrics of a ServiceProfile's route.
     pub(crate) profile: Option<Rc<EndpointMetrics>>,
     pub(crate) route: Option<Rc<RouteMetrics>>,
     pub(crate) backend: Option<Rc<RouteMetrics>>,
@@ -415,7 +415,7 @@ impl Exchange {
         self.finish_as(partial, cancelled);
     }
 
-    /// Observes the latency of the response, of which a body begins, or which ends without one.
+    /// Observes the latency of the response when its body begins, or when it ends without one.
     fn observe_latency(&mut self, took: Duration, exemplar: Option<&Exemplar>) {
         self.awaits_body = false;
         let Some(status) = self.status else { return };

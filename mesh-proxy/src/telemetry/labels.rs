@@ -157,8 +157,8 @@ pub(crate) fn outbound_accept(target: SocketAddr) -> Labels {
     labels
 }
 
-/// Returns the labels of connections to one endpoint. `authority` is that of the balancer, and
-/// `None` for traffic that is forwarded to a fixed address.
+/// Returns the labels of connections to one endpoint. `authority` is the balancer's, and `None` for
+/// traffic that is forwarded to a fixed address.
 pub(crate) fn outbound_connect(
     endpoint: &Endpoint,
     authority: Option<&str>,

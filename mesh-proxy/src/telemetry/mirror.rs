@@ -40,7 +40,7 @@ impl MirrorFamily {
         ))
     }
 
-    /// `labels` are those of the backend.
+    /// `labels` are the backend's.
     pub(crate) fn backend(&self, labels: &Labels) -> MirrorMetrics {
         let result = |result| self.0.with(&labels.clone().with("result", result));
         MirrorMetrics {

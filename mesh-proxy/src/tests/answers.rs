@@ -1,5 +1,5 @@
-//! A control plane that responds with the policies, profiles and endpoints of a test, and what they
-//! are built from.
+//! A control plane that responds with the policies, profiles and endpoints of a test, and their
+//! builders.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -172,7 +172,7 @@ pub(super) fn backend(name: &str, target: BackendTarget) -> RouteBackend {
     }
 }
 
-/// A Service whose endpoints are those of `authority`.
+/// A Service with the endpoints of `authority`.
 pub(super) fn service(authority: &str) -> RouteBackend {
     let target = BackendTarget::Balance {
         authority: authority.into(),

@@ -208,7 +208,7 @@ impl Scene {
         assert_eq!(server.requests(), count, "{:?}", self.speaks);
     }
 
-    /// Waits until so many requests have asked for an endpoint.
+    /// Waits until `count` requests have asked for an endpoint.
     async fn acquired(&self, count: u64) {
         let family = "outbound_http_balancer_queue_requests_total";
         while self.proxy.metric(family) < count {

@@ -18,7 +18,7 @@ fn http2_peer_receives_http2_transport_header() {
     });
 }
 
-/// HTTP is not announced to a proxy for which the port is opaque
+/// HTTP is not announced to a proxy whose port is opaque
 /// (<https://github.com/linkerd/linkerd2/issues/9888>).
 #[test]
 fn http_to_opaque_peer_is_forwarded_without_session_protocol() {

@@ -338,7 +338,7 @@ fn requests_wait_for_replacement_of_removed_endpoint() {
     });
 }
 
-/// The address may be that of a Service, or of a proxy that expects TLS.
+/// The address may belong to a Service, or to a proxy that expects TLS.
 #[test]
 fn opaque_connections_without_route_are_closed() {
     run(async || {

@@ -207,8 +207,8 @@ fn redirects_of_route_and_backend_answer_the_request() {
     });
 }
 
-/// As in Linkerd, a response of a filter does not count as an error in the statuses of the route,
-/// nor in those of the backend that has the filter.
+/// As in Linkerd, a filter's response does not count as an error in the statuses of the route and
+/// of the backend with the filter.
 #[test]
 fn responses_of_filters_are_counted_by_their_status() {
     let failure = |status: u16| Filter::InjectHttpFailure {
@@ -498,7 +498,7 @@ fn unknown_filter_fails_only_the_requests_of_its_rule() {
     });
 }
 
-/// An inbound policy with one rule for all requests, to which all clients are authorized.
+/// An inbound policy with one rule for all requests. All clients are authorized.
 fn inbound(filters: Vec<Filter>) -> mesh_api::proto::inbound::Server {
     let policy = DefaultPolicy::AllUnauthenticated;
     let mut policy = policy.server_policy(&[], Duration::from_secs(10), false);

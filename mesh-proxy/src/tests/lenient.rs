@@ -41,7 +41,7 @@ const RESPONSES: [(&str, &str, &str); 12] = [
         "HTTP/1.1 200 OK\r\ntransfer-encoding : chunked\r\ncontent-length: 7\r\n\r\n2\r\nok\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
     ),
-    // What follows is discarded with the connection.
+    // The bytes after it are discarded with the connection.
     (
         GET,
         "HTTP/1.1 200 OK\ncontent-length: 2\n\nokHTTP/1.1 200 OK\r\n\r\n",
@@ -192,7 +192,7 @@ fn bare_line_feeds_within_a_chunked_body_are_refused() {
     }
 }
 
-/// The outbound proxy's servers are strangers: the other proxy has normalised what is lenient.
+/// The outbound proxy's servers are strangers: the other proxy has normalised lenient responses.
 #[test]
 fn lenient_response_of_another_server_is_refused() {
     for (_, response, _) in &RESPONSES[..5] {

@@ -71,8 +71,8 @@ fn unary_call_beside_a_thousand_long_streams_is_answered() {
     });
 }
 
-/// A peer with a certificate may open as many streams on one connection as the application; others
-/// get the limit that bounds what they can make the proxy store.
+/// A peer with a certificate may open the application's number of streams on one connection; others
+/// get the limit that bounds the bytes that they can make the proxy store.
 #[test]
 fn stream_limit_depends_on_whether_the_peer_is_authenticated() {
     run(async || {

@@ -194,7 +194,7 @@ fn mirror_that_does_not_respond_neither_fails_nor_delays_requests() {
     }
 }
 
-/// An upload through HTTP/2, of which the mirror reads nothing.
+/// An upload through HTTP/2. The mirror reads nothing of it.
 #[test]
 fn mirror_that_reads_too_slowly_is_given_up_and_the_request_is_not() {
     run(async || {

@@ -10,7 +10,7 @@ use crate::inbound::MAX_ENFORCERS;
 use crate::telemetry::labels::Direction;
 use crate::worker::ConnectionLimit;
 
-/// Connects to so many ports, and closes each connection.
+/// Connects to `count` ports, and closes each connection.
 async fn scan(proxy: &Proxy, ports: usize) {
     for port in (1..=u16::MAX).rev().take(ports) {
         if port % 64 == 0 {

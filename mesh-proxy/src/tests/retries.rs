@@ -1,5 +1,5 @@
-//! Requests that a policy retries. `policy` tests HTTP routes, `bodies` what is kept of requests,
-//! `filters` what backends change, `grpc` calls whose status decides, `profile` routes of
+//! Requests that a policy retries. `policy` tests HTTP routes, `bodies` the kept part of requests,
+//! `filters` the changes by backends, `grpc` calls whose status decides, `profile` routes of
 //! ServiceProfiles.
 
 use std::cell::RefCell;
@@ -205,7 +205,7 @@ impl Scene {
 #[derive(Clone, Copy)]
 enum Answer {
     Status(u16),
-    /// Bytes, after which the connection is closed.
+    /// Bytes, and then the end of the connection.
     Then(&'static str),
     Nothing,
 }

@@ -126,7 +126,7 @@ impl Collector {
         world.proxy_with(name, &Self::variables(&addr, service))
     }
 
-    /// The proxies of a client and of a server, and the address by which the client's proxy
+    /// Returns the proxies of a client and of a server, and the address where the client's proxy
     /// reaches the application through the server's.
     async fn pair(&self, world: &World, app: &App) -> (Proxy, Proxy, SocketAddr) {
         let server = self.proxy(world, WEB, "of-server");
@@ -293,7 +293,7 @@ fn client_both_proxies_and_server_are_one_trace() {
     }
 }
 
-/// The span of each family whose histograms have an exemplar, all of which must be of [`TRACE`].
+/// The span of each family whose histograms have an exemplar. All exemplars must be of [`TRACE`].
 fn exemplars(proxy: &Proxy) -> HashMap<String, String> {
     let text = String::from_utf8(proxy.registry.encode_as(Format::OpenMetrics)).unwrap();
     let exemplar = |line: &str| {

@@ -431,7 +431,7 @@ impl Proxy {
         spawn_local(self.inbound.clone().evict_idle());
     }
 
-    /// Makes so many enforcers of clients with open connections, without the connections.
+    /// Makes `count` enforcers of clients with open connections, without the connections.
     pub(super) fn hold_enforcers(&self, count: usize) -> Vec<impl Sized + use<>> {
         self.inbound.hold_enforcers(count)
     }

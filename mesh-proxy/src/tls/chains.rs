@@ -22,7 +22,7 @@ pub(super) struct VerifiedChains {
     generations: Mutex<(Generation, Generation)>,
 }
 
-/// Hash of a chain to the period in which all its certificates are valid, in seconds since the Unix
+/// Hash of a chain to the period when all its certificates are valid, in seconds since the Unix
 /// epoch.
 type Generation = HashMap<[u8; digest::SHA256_OUTPUT_LEN], RangeInclusive<u64>>;
 

@@ -42,7 +42,7 @@ pub(crate) struct Credentials {
     server: Arc<ServerConfig>,
     server_transport: Arc<ServerConfig>,
     clients: ClientConfigs,
-    /// Verified chains of servers to which this proxy has connected.
+    /// Verified chains of the servers that this proxy has connected to.
     server_chains: Arc<VerifiedChains>,
 }
 
@@ -126,8 +126,7 @@ impl Credentials {
         &self.id
     }
 
-    /// The server name (SNI) by which peers address this proxy. TLS with another name is not
-    /// terminated.
+    /// The server name (SNI) of this proxy for its peers. TLS with another name is not terminated.
     pub(crate) fn server_name(&self) -> &str {
         &self.server_name
     }

@@ -31,7 +31,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-/// Exports the suites and groups of [`provider`] as `rustls_info`, with Linkerd's labels, in which
+/// Exports the suites and groups of [`provider`] as `rustls_info`, with Linkerd's labels. Their
 /// lists end with a comma.
 pub(crate) fn export_rustls_info(registry: &Registry) {
     let provider = provider();

@@ -1,5 +1,5 @@
 //! The handshake of a connection whose records [`crate::transport::tls`] handles: rustls'
-//! unbuffered interface, from which the traffic secrets can be extracted.
+//! unbuffered interface, which reveals the traffic secrets.
 //!
 //! rustls receives one record at a time and none that follows the handshake: processing those would
 //! change keys and sequence numbers without [`crate::transport::tls`] noticing.
@@ -269,7 +269,7 @@ impl<C: UnbufferedConnection> Handshake<C> {
         let (secrets, schedule) = self.connection.into_secrets().map_err(invalid)?;
         Ok(Established {
             session: Session::new(&secrets, schedule)?,
-            // Copied, because the buffer's memory is that of the longest message.
+            // Copied, because the buffer has the memory of the longest message.
             received: self.received.to_vec(),
         })
     }

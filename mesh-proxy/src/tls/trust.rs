@@ -1,4 +1,4 @@
-//! The trust anchors to which every certificate of the mesh chains.
+//! The trust anchors of every certificate chain of the mesh.
 
 use std::fmt;
 use std::sync::Arc;

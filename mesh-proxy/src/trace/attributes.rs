@@ -1,4 +1,4 @@
-//! The name and the attributes of spans, which are those of Linkerd's proxy, by OpenTelemetry's
+//! The name and the attributes of spans, the same as in Linkerd's proxy, by OpenTelemetry's
 //! conventions for HTTP spans.
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};

@@ -1,9 +1,9 @@
 //! Exports spans to the collector, in batches over the OpenTelemetry protocol.
 //!
-//! Runs on the control thread. The collector is a service of the mesh: the connection is that of a
-//! control-plane client, with the collector's identity. A batch that the collector does not take is
-//! dropped and counted, as in Linkerd's proxy. After a failure the exporter waits, so that an
-//! outage costs no connection attempt for each batch, while the queue bounds what waits.
+//! Runs on the control thread. The collector is a service of the mesh: the connection is a
+//! control-plane client's, with the collector's identity. A batch that the collector does not take
+//! is dropped and counted, as in Linkerd's proxy. After a failure the exporter waits, so that an
+//! outage costs no connection attempt for each batch, while the queue bounds the waiting spans.
 
 use std::time::Duration;
 

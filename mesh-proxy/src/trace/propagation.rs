@@ -30,7 +30,7 @@ enum Format {
 }
 
 impl TraceContext {
-    /// Reads the context of a request if it is sampled. Most are not, and those of the most common
+    /// Reads the context of a request if it is sampled. Most are not; contexts of the most common
     /// format are recognised by one character.
     pub(crate) fn extract_sampled(headers: &HeaderMap) -> Option<Self> {
         if w3c::is_unsampled(headers) {

@@ -15,8 +15,8 @@ const DEFAULT_SERVICE: &str = "linkerd-proxy";
 /// The labels of a pod take less: the API server limits them with its other metadata to 256 KiB.
 const MAX_LABELS_FILE: u64 = 256 << 10;
 
-/// Reads the file of the pod's labels, and adds the other attributes: those of the environment
-/// replace labels, and labels the name of the service, as in Linkerd's proxy.
+/// Reads the file of the pod's labels, and adds the other attributes: the environment's replace
+/// labels, and labels replace the name of the service, as in Linkerd's proxy.
 pub(super) fn read(config: &TraceConfig) -> Resource {
     let text = |value: &str| AttributeValue::Text(value.to_owned());
     let service = config.service_name.as_deref().unwrap_or(DEFAULT_SERVICE);

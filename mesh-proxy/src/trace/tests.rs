@@ -1,4 +1,4 @@
-//! Spans and their queue without connections: what is reported, and each bound.
+//! Spans and their queue without connections: reports, and each bound.
 
 use std::time::Duration;
 

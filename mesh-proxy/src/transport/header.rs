@@ -145,7 +145,7 @@ pub async fn read(
 /// Finds the end of a header.
 #[derive(Debug, Default)]
 struct HeaderScanner {
-    /// Preface and length, with so many bytes received.
+    /// Preface and length, with the number of bytes received.
     start: [u8; START_LEN],
     received: usize,
 }

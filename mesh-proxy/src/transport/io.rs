@@ -151,7 +151,7 @@ impl Io {
         let _error = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
     }
 
-    /// Returns the socket of a plain connection without replayed bytes, from which splice may read.
+    /// Returns the socket of a plain connection without replayed bytes, for reads by splice.
     pub(super) fn bare_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
             Stream::Plain(tcp) if self.replay.is_none() => Some(tcp),
@@ -159,7 +159,7 @@ impl Io {
         }
     }
 
-    /// Returns the socket of a plain connection, to which bytes may be written directly.
+    /// Returns the socket of a plain connection, for direct writes.
     pub(super) fn plain_tcp(&self) -> Option<&TcpStream> {
         match &self.stream {
             Stream::Plain(tcp) => Some(tcp),

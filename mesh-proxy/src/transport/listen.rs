@@ -41,8 +41,8 @@ pub struct AcceptedConnection {
     pub original_dst: SocketAddr,
 }
 
-/// Opens `count` listeners of the same address, one for each data thread, over which the kernel
-/// distributes connections. The first one listens before the others do, because the redirection
+/// Opens `count` listeners of the same address, one for each data thread. The kernel distributes
+/// connections over them. The first one listens before the others do, because the redirection
 /// registers the listener that calls `listen` first on a port.
 pub(crate) fn bind(
     addr: SocketAddr,

@@ -1,5 +1,5 @@
-//! Passing a reset on: the connection is closed with RST once the peer has acknowledged what was
-//! sent to it before.
+//! Passing a reset on: the connection is closed with RST once the peer has acknowledged all bytes
+//! sent before.
 //!
 //! SO_LINGER with a time of zero makes the kernel send RST on close, and discards its send queue:
 //! without waiting, the peer would lose bytes that it receives without a proxy. The kernel does not

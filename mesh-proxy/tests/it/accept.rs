@@ -75,8 +75,8 @@ async fn assert_refused(setting: (&str, &str), counted: &[&str]) {
     pod.metric(counted).await;
 }
 
-/// No proxy gets along with so little, so that every connection is one too many; what is asked of
-/// the proxy itself is answered.
+/// No proxy gets along with so little, so that every connection is one too many; requests to the
+/// proxy itself get a response.
 #[tokio::test]
 async fn connections_are_refused_while_memory_is_short() {
     let counted = [
@@ -126,7 +126,7 @@ async fn connections_are_accepted_again_when_the_clients_that_held_the_memory_ha
     pod.metric(&counted).await;
 }
 
-/// What was HTTP once is still a connection, for as long as it lasts.
+/// A connection that was HTTP once is still a connection, until it ends.
 #[tokio::test]
 async fn tunnels_count_among_the_connections() {
     const SWITCHING: &[u8] =

@@ -44,7 +44,7 @@ pub(super) fn mesh() -> Option<Mesh> {
     are_installed(&["nginx", "nghttpd", "h2load", "wrk"]).then(Mesh::new)?
 }
 
-/// Sends what `SERVICE` is sent to `pods`.
+/// Sends the updates of `SERVICE` to `pods`.
 pub(super) fn serve_by<'a>(mesh: &Mesh, pods: impl IntoIterator<Item = &'a Pod>) {
     let endpoints: Vec<_> = pods
         .into_iter()

@@ -75,8 +75,8 @@ async fn roots_are_exchanged_under_load_and_no_request_fails() {
     let story = async {
         let old = mesh.control.anchors();
         let new = mesh.control.rotate();
-        // What is signed by the new root is refused, by the proxy that was given it first of all,
-        // until the bundle has it: the present certificate goes on.
+        // Proxies refuse certificates of the new root until the bundle has it, first of all the
+        // proxy that received one: it keeps its current certificate.
         let united = format!("{old}{new}");
         mesh.control.send_anchors(7, &united);
         for pod in both {

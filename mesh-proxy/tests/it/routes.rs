@@ -1,5 +1,5 @@
-//! What the outbound proxy decides about a request: the rule, the backend, the time it may take,
-//! and what the application is told when it fails.
+//! The decisions of the outbound proxy about a request: the rule, the backend, its time limit, and
+//! the application's response when it fails.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -56,8 +56,8 @@ async fn open_connections_are_waited_for_and_admin_answers_meanwhile() {
     assert!(pod.proxy_mut().exited().await.success());
 }
 
-/// An application that terminates together with its proxy completes a request, for which it sends
-/// requests to other services.
+/// An application that terminates together with its proxy completes a request, and sends requests
+/// to other services for it.
 #[tokio::test]
 async fn connections_are_accepted_as_long_as_others_are_open() {
     let Some(mesh) = Mesh::new() else { return };

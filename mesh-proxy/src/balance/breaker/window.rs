@@ -73,7 +73,7 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl Slot {
-    /// Returns the counts of `part`, which are zero if the slot has those of an earlier one.
+    /// Returns the counts of `part`, which are zero if the slot has the counts of an earlier one.
     fn of(self, part: u64) -> Self {
         if self.part == part {
             self

@@ -47,8 +47,8 @@ pub(super) struct Connection {
 }
 
 /// Maximum number of streams per connection; further streams use another connection. Servers
-/// announce limits of at least 100, the minimum that RFC 9113 recommends, beyond which calls would
-/// wait silently. Discovery keeps up to three streams open for each destination in use.
+/// announce limits of at least 100, the minimum that RFC 9113 recommends. Calls beyond the limit
+/// would wait silently. Discovery keeps up to three streams open for each destination in use.
 pub(in crate::control) const STREAMS_PER_CONNECTION: usize = 100;
 
 /// How long an unreachable replica is tried last.

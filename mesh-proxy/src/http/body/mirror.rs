@@ -20,7 +20,8 @@ use tokio::time::sleep;
 
 use super::{Body, BodyError, Content};
 
-/// What is kept of a body at once, with the overhead of its frames: as much as for retries.
+/// The bytes of a body that are kept at once, with the overhead of its frames: the same as for
+/// retries.
 pub(crate) const MAX_MIRRORED_BYTES: usize = 64 * 1024;
 
 /// What a frame or a trailer field takes besides its bytes: an entry of a queue or a table, and an
@@ -304,7 +305,7 @@ impl MirrorReader {
                 Poll::Pending
             }
             Phase::Complete => Poll::Ready(None),
-            // The end of the body here would look like that of the request.
+            // The end of the body here would look like the request's end.
             Phase::GivenUp(_) => Poll::Ready(Some(Err(BodyError::MirrorGivenUp))),
         }
     }

@@ -14,7 +14,7 @@ use http_body::{Body as _, Frame};
 
 use super::{Body, BodyError, Content};
 
-/// A body of which the first frames have been read.
+/// A body whose first frames have been read.
 pub(super) struct PeekedBody {
     frames: VecDeque<Result<Frame<Bytes>, BodyError>>,
     /// The number of bytes that have been read ahead.

@@ -18,7 +18,7 @@ use super::{Body, BodyContext, BodyError, Content};
 use crate::http::interim::InterimSender;
 use crate::replay_memory::{ReplayMemory, Reservation};
 
-/// The body of a request, from which each attempt reads.
+/// The body of a request. Each attempt reads from it.
 #[derive(Clone)]
 pub(crate) struct ReplayBody(Rc<RefCell<State>>);
 
@@ -144,7 +144,7 @@ impl ReplayReader {
         } = self;
         let mut state = state.borrow_mut();
         if state.attempt != *attempt {
-            // The end of the body here would look like that of the request.
+            // The end of the body here would look like the request's end.
             return Poll::Ready(Some(Err(BodyError::Superseded)));
         }
         if let Some(data) = state.kept_after(*position) {
@@ -237,7 +237,7 @@ impl State {
         self.kept.as_ref()?.trailers.clone()
     }
 
-    /// Extends what is kept. If `extend` fails, the body is not kept from now on.
+    /// Extends the kept part. If `extend` fails, the body is not kept from now on.
     fn keep(&mut self, extend: impl FnOnce(&mut Kept) -> bool) {
         if self.kept.as_mut().is_some_and(|kept| !extend(kept)) {
             self.kept = None;

@@ -187,7 +187,7 @@ impl ResponseFuture {
         }
     }
 
-    /// Returns the body to a request of which nothing was written.
+    /// Returns the body to an unwritten request.
     fn into_send_error(self, error: Error, request: &mut Request) -> SendError {
         let unsent = matches!(error, Error::Write(_)) && self.connection.has_written_nothing();
         match self.body.into_unsent_body() {

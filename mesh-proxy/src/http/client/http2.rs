@@ -47,8 +47,8 @@ struct Connector<D> {
 
 #[derive(Default)]
 struct PoolState {
-    /// In the order in which they were made. Earlier ones are filled first, so that the surplus
-    /// connections of a burst become idle and are closed.
+    /// In order of creation. Earlier ones are filled first, so that the surplus connections of a
+    /// burst become idle and are closed.
     connections: Vec<Http2Connection>,
     /// The attempt that all requests without a connection wait for; they share its result.
     connecting: Option<PendingConnect>,

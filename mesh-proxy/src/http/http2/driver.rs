@@ -62,8 +62,8 @@ impl Driver {
         &self.shared
     }
 
-    /// Writes what there is, reads once, and passes the streams that the peer has opened to
-    /// `accept`. Ready when the connection has ended.
+    /// Writes all output, reads once, and passes the streams that the peer has opened to `accept`.
+    /// Ready when the connection has ended.
     ///
     /// The bytes read wake the tasks of streams, which then have something to write. This task is
     /// woken as well and runs after them, so that it writes all of it together. After much work it

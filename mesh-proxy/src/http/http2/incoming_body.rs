@@ -56,7 +56,8 @@ impl IncomingBody {
         self.remaining
     }
 
-    /// Widens the flow-control window by as many of the bytes that it lacks as `grant` returns.
+    /// Widens the flow-control window. `grant` gets the bytes that it lacks, and returns the bytes
+    /// to add.
     pub(in crate::http) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
         let (mut connection, id) = self.stream.connection();
         let missing = connection.missing_window(id);

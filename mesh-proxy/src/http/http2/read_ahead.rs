@@ -12,11 +12,11 @@ use crate::http::Body;
 /// The budget of one client's connection.
 #[derive(Debug, Default)]
 pub(in crate::http) struct ReadAhead {
-    /// Bytes by which the windows of responses are widened.
+    /// The windows of responses are widened by these bytes in all.
     granted: Cell<u32>,
 }
 
-/// Bytes by which the window of one response is widened. Dropping it returns them to the budget.
+/// The window of one response is widened by these bytes. Dropping it returns them to the budget.
 #[derive(Debug)]
 pub(super) struct ReadAheadGrant<'a> {
     budget: &'a ReadAhead,

@@ -20,8 +20,8 @@ pub(in crate::http) struct SharedConnection(Rc<Shared>);
 #[derive(Debug)]
 struct Shared {
     connection: RefCell<Connection>,
-    /// Of an accepted connection: where the close of the HTTP/1 client of a stream is passed on.
-    /// Only streams of another proxy have an entry.
+    /// An accepted connection has it: where the close of the HTTP/1 client of a stream is passed
+    /// on. Only streams of another proxy have an entry.
     upstreams: RefCell<AHashMap<StreamId, UpstreamStream>>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct RecvStream {
 pub(in crate::http) struct InterimSender {
     shared: SharedConnection,
     id: StreamId,
-    /// Of a request with `expect`: whether the 100 has not been sent yet.
+    /// A request with `expect` has it: whether the 100 has not been sent yet.
     awaited: Option<Rc<Cell<bool>>>,
 }
 
@@ -78,8 +78,8 @@ impl SharedConnection {
         self.0.connection.borrow_mut()
     }
 
-    /// Returns the request's exchange, by which the next proxy is told that the client of the
-    /// request has closed its sending direction.
+    /// Returns the request's exchange. It tells the next proxy that the client of the request has
+    /// closed its sending direction.
     pub(in crate::http) fn upstream(&self, id: StreamId) -> UpstreamStream {
         let shared = Rc::downgrade(&self.0);
         UpstreamStream::new(shared, id.into())

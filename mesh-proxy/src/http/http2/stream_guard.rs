@@ -1,5 +1,5 @@
-//! The count of the open streams of a connection, from which [`crate::http::client`] chooses one. A
-//! stream counts until its response has been read and its request has been sent.
+//! The count of the open streams of a connection. [`crate::http::client`] chooses a connection by
+//! it. A stream counts until its response has been read and its request has been sent.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -32,9 +32,9 @@ pub(crate) struct RetryPolicy {
 /// The results that are retried.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Conditions {
-    /// Of a route rule: these responses, and the errors that Linkerd retries.
+    /// A route rule's: these responses, and the errors that Linkerd retries.
     Listed(ListedConditions),
-    /// Of a ServiceProfile's route: responses that its classes declare failures.
+    /// A ServiceProfile's: responses that the classes of its route declare failures.
     Failures(Vec<ResponseClass>),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct ListedConditions {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptEnd {
-    /// `grpc_code` is that of a gRPC call, if it is known before the response is forwarded.
+    /// `grpc_code` is the status of a gRPC call, if it is known before the response is forwarded.
     Response {
         status: StatusCode,
         grpc_code: Option<u16>,
@@ -69,7 +69,7 @@ pub(crate) enum PolicyAction {
     /// The result is returned, because it is none that the policy retries.
     Return,
     Retry,
-    /// The result is returned although the policy would retry it: there were as many retries.
+    /// The result is returned although the policy would retry it: the limit of retries was reached.
     LimitExceeded,
     /// The same, because the request's body is not kept.
     NotKept,

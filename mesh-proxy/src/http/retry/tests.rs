@@ -76,7 +76,7 @@ fn decisions_are_those_of_adr_0030() {
 #[test]
 fn failures_of_reused_connections_count_as_closed_connections() {
     let reused = Dispatch::Application { is_reused: true };
-    // The fourth failure is that of the request itself, which is retried once.
+    // The fourth failure is the request's own, which is retried once.
     let retried = [SAME, SAME, SAME, SAME, SAME, SAME, SAME, Return];
     check(Lost, Safe, reused, &retried);
     check(ProtocolError, Safe, reused, SAME_THRICE);

@@ -140,7 +140,7 @@ fn fields(bytes: usize) -> Vec<u8> {
     field.repeat(bytes / field.len())
 }
 
-/// Reasons for which connections are closed.
+/// Reasons for closing connections.
 const IDLE: &str = "idle_frames";
 const MISTAKES: &str = "mistakes";
 
@@ -376,7 +376,7 @@ impl Attack {
     }
 
     /// Sends units until the connection is closed or the limit is exceeded, with periodic requests
-    /// of the honest client. Returns what was received, and the number of units sent.
+    /// of the honest client. Returns the bytes received, and the number of units sent.
     async fn send(
         &self,
         mut writes: OwnedWriteHalf,

@@ -78,7 +78,7 @@ async fn complete((response_future, mut respond): Open) {
     assert_eq!(response_future.await.unwrap().status(), 200);
 }
 
-/// The error code with which the peer resets the body.
+/// The error code of the peer's reset of the body.
 async fn reset_of(body: &mut RecvStream) -> Option<Reason> {
     body.data().await.unwrap().unwrap_err().reason()
 }
@@ -367,8 +367,8 @@ fn contradictory_content_lengths_are_rejected() {
     });
 }
 
-/// Frames of one byte, as servers send that flush after each byte: h2 would close a connection on
-/// which 25,000 such frames wait to be read.
+/// Frames of one byte, as servers send that flush after each byte: h2 would close a connection with
+/// 25,000 such frames that wait to be read.
 #[test]
 fn many_small_chunks_are_forwarded() {
     const CHUNKS: usize = 40_000;

@@ -81,7 +81,8 @@ pub(super) async fn send(
                 counter.inc();
             }
         }
-        // Before the pause: what the attempt would still read could exceed what is kept.
+        // Before the pause: the rest that the attempt would still read could exceed the limit on
+        // kept bytes.
         if action != PolicyAction::Retry || !original.begin_attempt(request) {
             return sent;
         }
@@ -137,8 +138,8 @@ async fn examine(response: &mut Response, reads_trailers: bool, is_complete: boo
     }
 }
 
-/// Ends a response that is not forwarded. What has arrived is read, so that the connection is
-/// reused or the stream needs no reset; the rest is not waited for.
+/// Ends a response that is not forwarded. Its arrived part is read, so that the connection is
+/// reused or the stream needs no reset; nothing waits for the rest.
 fn discard(sent: BackendResponse) {
     let BackendResponse {
         response,

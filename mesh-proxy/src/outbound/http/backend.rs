@@ -33,7 +33,7 @@ use crate::trace::{self, OpenSpan};
 pub(super) struct RuleBackend {
     backend: Rc<Backend>,
     source: Arc<RouteBackend>,
-    /// Those of an attempt, besides the endpoint's.
+    /// The labels of an attempt, besides the endpoint's.
     metrics: ExchangeMetrics,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct RuleBackend {
 pub(super) struct Delivery {
     /// The application's connection.
     pub(super) client: SocketAddr,
-    /// Of the filters of the rule.
+    /// The state of the rule's filters.
     pub(super) filters: FilterState,
     /// The identity that the application requires of the endpoint.
     pub(super) required_id: Option<HeaderValue>,
@@ -139,7 +139,7 @@ impl RuleBackend {
     }
 
     /// Sends a request to an endpoint of the backend, each attempt at one within `limit`. The
-    /// request is that of the rule; the filters of the backend change it.
+    /// request comes from the rule; the filters of the backend change it.
     pub(super) async fn send(
         self: &Rc<Self>,
         request: &mut Request,
@@ -430,14 +430,14 @@ impl Backend {
     }
 }
 
-/// Makes the next attempt's span a child of the same parent as that of a failed attempt.
+/// Makes the next attempt's span a child of the failed attempt's parent.
 fn restore_parent(span: Option<&OpenSpan>, request: &mut Request) {
     if let Some(span) = span {
         span.restore_parent(request.headers_mut());
     }
 }
 
-/// Returns the `authority` label, in which Linkerd omits port 80.
+/// Returns the `authority` label. Linkerd omits port 80 in it.
 fn authority_label(authority: &str) -> &str {
     authority.strip_suffix(":80").unwrap_or(authority)
 }

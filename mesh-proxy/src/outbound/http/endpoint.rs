@@ -55,7 +55,7 @@ struct ReplacedAuthority {
 }
 
 impl HttpEndpoint {
-    /// `authority` is that of the balancer.
+    /// `authority` is the balancer's.
     pub(super) fn new(
         context: &Rc<ProxyContext>,
         endpoint: &Arc<Endpoint>,

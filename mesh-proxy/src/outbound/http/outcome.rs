@@ -96,8 +96,8 @@ pub(super) fn record_end(picked: &Picked, end: BodyEnd<'_>) {
 }
 
 /// Records a request without a response. One that the endpoint has not processed does not count,
-/// nor one for which there was no connection, because the back-off of connections applies then. As
-/// a probe, the latter has failed.
+/// nor one without a connection, because the back-off of connections applies then. As a probe, the
+/// latter has failed.
 pub(super) fn record_failure(picked: &Picked, failure: Failure) {
     let counts = match failure {
         Failure::Reset | Failure::Lost | Failure::ProtocolError | Failure::TimedOut => {

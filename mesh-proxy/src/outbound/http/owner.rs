@@ -1,9 +1,9 @@
 //! The object that an address belongs to, and the connections of the application to the address.
 //!
-//! An address may be given to another Service or pod while connections to it are open. What was
-//! sent on them was meant for the object that had it, so that they end: idle HTTP/1 connections are
-//! closed, HTTP/2 connections get GOAWAY, and a request that arrives nevertheless is refused
-//! unsent. Requests in flight and tunnels continue. Used by [`super::HttpTarget`].
+//! An address may be given to another Service or pod while connections to it are open. Their bytes
+//! were meant for the object that had it, so that they end: idle HTTP/1 connections are closed,
+//! HTTP/2 connections get GOAWAY, and a request that arrives nevertheless is refused unsent.
+//! Requests in flight and tunnels continue. Used by [`super::HttpTarget`].
 
 use std::cell::RefCell;
 
@@ -32,7 +32,7 @@ pub(super) struct AcceptedFor {
 }
 
 impl AddressOwner {
-    /// `drain` is that of the proxy.
+    /// `drain` is the proxy's.
     pub(super) fn new(drain: &Watch, target: &OutboundTarget) -> Self {
         Self {
             drain: drain.clone(),
@@ -66,7 +66,7 @@ impl AddressOwner {
         self.current.borrow().object.clone()
     }
 
-    /// Returns what a new connection was accepted for.
+    /// Returns the generation and the drain for a new connection.
     pub(super) fn accept(&self) -> AcceptedFor {
         let current = self.current.borrow();
         AcceptedFor {

@@ -26,8 +26,8 @@ pub(super) struct HostTable {
 /// Resolves the handles of a host, or those without a host.
 type ResolveHost = dyn Fn(Option<&str>) -> RouteMetrics;
 
-/// Maximum number of hosts whose handles one route keeps on one thread, as many as there are series
-/// ([`mesh_runtime::metrics::MAX_OUTSIDE`]). When it is reached, all are resolved again.
+/// Maximum number of hosts whose handles one route keeps on one thread, the same as the number of
+/// series ([`mesh_runtime::metrics::MAX_OUTSIDE`]). When it is reached, all are resolved again.
 const MAX_HOSTS: usize = mesh_runtime::metrics::MAX_OUTSIDE;
 
 impl MetricsByHost {

@@ -56,8 +56,8 @@ struct CompiledBackend {
     usage: Usage,
 }
 
-/// What a backend is used for. Mirrors have backends of their own, so that their requests neither
-/// wait in the queues of others nor open their circuit breakers.
+/// The use of a backend. Mirrors have backends of their own, so that their requests neither wait in
+/// the queues of others nor open their circuit breakers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Usage {
     Requests,
@@ -81,7 +81,7 @@ enum Table {
 pub(super) struct Rule {
     pub(super) name: String,
     metrics: Option<Rc<MetricsByHost>>,
-    /// Those of a ServiceProfile's route.
+    /// The metrics of a ServiceProfile's route.
     pub(super) profile_metrics: Option<Rc<EndpointMetrics>>,
     pub(super) backends: Backends,
     /// `l5d-dst-canonical` header for the endpoints of a service with a ServiceProfile.
@@ -111,7 +111,7 @@ struct Compiler<'a> {
     parent: &'a Meta,
     /// The family of the address of the destination.
     family: Option<AddressFamily>,
-    /// Of the routes that are being compiled.
+    /// The accrual of the routes that are being compiled.
     accrual: Option<FailureAccrual>,
     old: &'a [CompiledBackend],
     backends: Vec<CompiledBackend>,

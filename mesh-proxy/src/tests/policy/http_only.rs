@@ -220,7 +220,7 @@ fn detection_without_an_effective_limit_waits_for_the_client() {
         let mut client = scene.reached(Reaches::Meshed).await;
         time_passes().await;
         send(&mut client, SHUT).await;
-        // The first connection is that of detection, which waits for the server's bytes.
+        // The first connection belongs to detection, which waits for the server's bytes.
         let _unused = app.accept().await;
         let (_app, request) = app.receive().await;
         assert!(request.starts_with("GET / HTTP/1.1\r\n"), "{request}");

@@ -1,4 +1,4 @@
-//! What is kept of requests with bodies, and its limits.
+//! The kept part of requests with bodies, and its limits.
 
 use std::time::Duration;
 
@@ -245,7 +245,7 @@ fn rest_of_the_body_is_sent_to_the_next_attempt() {
 }
 
 /// The application answers the first attempt while the client is still sending, and the body
-/// outgrows what is kept before the next attempt begins.
+/// outgrows the limit on kept bytes before the next attempt begins.
 #[test]
 fn body_that_arrives_during_the_back_off_is_sent_to_the_next_attempt() {
     run(async || {
@@ -285,7 +285,7 @@ fn body_that_arrives_during_the_back_off_is_sent_on_the_next_connection() {
         let policy = http_policy(rule(Some(retry), &[WEB]));
         let scene = Scene::new(policy, &[(WEB, vec![app.addr])]).await;
         let mut client = scene.client().await;
-        // Without a length, which would be longer than what is kept.
+        // Without a length, which would exceed the limit on kept bytes.
         let request = chunked(200 * KIB);
         let (begin, rest) = request.split_at(1_000);
         send(&mut client, begin).await;

@@ -115,7 +115,7 @@ fn counted(scene: &Scene, name: &str) -> u64 {
     scene.proxy.metric(&begins)
 }
 
-/// Answers one call, of which the first attempt fails, and a second one succeeds.
+/// Answers one call: its first attempt fails, and the second one succeeds.
 fn assert_retried(fail: impl Fn(h2::server::SendResponse<bytes::Bytes>) + Sync) {
     run(async || {
         let mut call = GrpcCall::unary(1).await;
@@ -181,12 +181,12 @@ fn last_failure_is_forwarded_as_it_is() {
     });
 }
 
-/// A response of which more than one message has arrived has begun.
+/// A response has begun when more than one of its messages has arrived.
 #[test]
 fn response_of_several_messages_is_forwarded_completely() {
     run(async || {
         let mut call = GrpcCall::unary(1).await;
-        // Longer than what is joined into one frame.
+        // Longer than the data that is joined into one frame.
         let one: &'static str = "one".repeat(10_000).leak();
         with_trailers(call.next().await, &[one, "two", "three"], "14");
         let (_, data, trailers) = call.answer().await;

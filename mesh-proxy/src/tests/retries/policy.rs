@@ -225,7 +225,7 @@ fn retry_may_go_to_another_backend_of_the_rule() {
         let policy = http_policy(rule(Some(retry(1)), &[WEB, OTHER]));
         let endpoints = [(WEB, vec![]), (OTHER, vec![app.addr])];
         let scene = Scene::new(policy, &endpoints).await;
-        // They are known before the request, for which time passes.
+        // They are known before the request; time passes for the request.
         let known = scene.proxy.context.discovery.endpoints(&OTHER.into(), None);
         while known.borrow().endpoints.is_empty() {
             settle().await;
@@ -318,7 +318,7 @@ fn response_that_has_begun_is_not_retried() {
     });
 }
 
-/// What is repeated without a policy is not repeated more often with one.
+/// Requests that are repeated without a policy are not repeated more often with one.
 #[test]
 fn lost_connections_are_not_retried_by_the_policy() {
     run(async || {

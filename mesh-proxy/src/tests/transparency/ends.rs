@@ -38,7 +38,7 @@ async fn to_end(socket: &mut TcpStream) -> (String, End) {
     (String::from_utf8(bytes).unwrap(), end)
 }
 
-/// Both sides of an opaque connection over which bytes have passed.
+/// Both sides of an opaque connection after an exchange of bytes.
 async fn opaque(way: Way) -> (TcpStream, TcpStream, (App, Between)) {
     let (mut client, app, between) = open(way).await;
     client.write_all(b"\0hello").await.unwrap();
@@ -268,8 +268,8 @@ fn application_that_closes_without_a_byte_during_detection_ends_the_connection()
                 drop(server);
             }
             assert_eq!(to_end(&mut client).await, (String::new(), end), "{way:?}");
-            // Less than the limit on detection. Acknowledgements take real time, in which the
-            // paused clock advances.
+            // Less than the limit on detection. Acknowledgements take real time, and the paused
+            // clock advances meanwhile.
             assert!(begin.elapsed() < Duration::from_secs(8), "{way:?}");
             let second = timeout(Duration::from_secs(1), app.accept());
             assert!(while_time_passes(second).await.is_err(), "{way:?}");

@@ -24,11 +24,11 @@ pub(in crate::tls) const DATA_KEY: usize = 1;
 pub(in crate::tls) struct Attacker {
     tcp: TcpStream,
     rustls: Connection,
-    /// The index of this connection's first key, after those of earlier connections.
+    /// The index of this connection's first key, after the keys of earlier connections.
     first_key: usize,
 }
 
-/// A record before it is sealed, with the index of its key among those of its connection.
+/// A record before it is sealed, with the index of its key among its connection's keys.
 pub(in crate::tls) type Unsealed = sealing::PlaintextRecord;
 
 impl Attacker {

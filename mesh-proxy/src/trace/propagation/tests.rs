@@ -26,14 +26,14 @@ fn headers(fields: &[(&str, &str)]) -> HeaderMap {
     headers
 }
 
-/// What is read: the trace, the span and the flags.
+/// The values read: the trace, the span and the flags.
 fn read(fields: &[(&str, &str)]) -> Option<(String, String, u8)> {
     let context = TraceContext::extract(&headers(fields))?;
     let (trace, span) = (context.trace_id.to_string(), context.span_id.to_string());
     Some((trace, span, context.flags.bits()))
 }
 
-/// The headers with which the request is forwarded, sorted.
+/// The headers of the forwarded request, sorted.
 fn forwarded(fields: &[(&str, &str)]) -> Fields {
     let mut headers = headers(fields);
     let context = TraceContext::extract(&headers).unwrap();
@@ -308,8 +308,8 @@ fn first_format_counts_and_others_stay_as_they_are() {
 }
 
 proptest! {
-    /// What is forwarded is a context of the same trace, with the new span, a value never panics,
-    /// and sampled contexts are those that are read as sampled.
+    /// The forwarded context belongs to the same trace, with the new span, a value never panics,
+    /// and a context is forwarded as sampled if it was read as sampled.
     #[test]
     fn forwarded_context_is_the_same_trace(
         name in prop::sample::select(&["traceparent", "grpc-trace-bin", "b3"][..]),

@@ -21,8 +21,8 @@ const MAX_STATE: usize = 512;
 /// The most members of a `tracestate`, by its grammar.
 const MAX_MEMBERS: usize = 32;
 
-/// Returns whether the first `traceparent` says that its trace is not sampled. What else is in it,
-/// and whether it is valid, does not matter then: the request has no sampled context.
+/// Returns whether the first `traceparent` says that its trace is not sampled. Its other content
+/// and its validity do not matter then: the request has no sampled context.
 pub(super) fn is_unsampled(headers: &HeaderMap) -> bool {
     let value = headers.get(&TRACEPARENT);
     let last_digit = value.and_then(|value| value.as_bytes().get(LENGTH - 1));

@@ -221,8 +221,8 @@ async fn read_to_end(socket: &mut TcpStream) -> (Vec<u8>, bool) {
     }
 }
 
-/// Tells a story in which the first peer ends a connection, without and with a proxy in between,
-/// and compares what the second one has read, and whether it saw a reset.
+/// Tells a story about the first peer, which ends a connection, without and with a proxy in
+/// between. Compares the bytes that the second peer has read, and whether it saw a reset.
 fn same_as_without_a_proxy(story: impl AsyncFn(TcpStream, TcpStream) -> (Vec<u8>, bool)) {
     local(async {
         let (client, server) = pair().await;

@@ -30,13 +30,13 @@ enum Position {
     NotHttp,
 }
 
-/// The start of the connection preface (RFC 9113, section 3.4), by which Linkerd decides as well.
-/// The HTTP/2 server checks the rest: otherwise the decision would depend on how much of it has
+/// The start of the connection preface (RFC 9113, section 3.4). Linkerd decides by it as well. The
+/// HTTP/2 server checks the rest: otherwise the decision would depend on how much of it has
 /// arrived.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
 /// A server skips empty lines before the request line, at least one (RFC 9112, section 2.2).
-/// Clients send one after a body; the limit is that of Apache httpd (`DEFAULT_LIMIT_BLANK_LINES`).
+/// Clients send one after a body; Apache httpd has the same limit (`DEFAULT_LIMIT_BLANK_LINES`).
 pub(crate) const MAX_EMPTY_LINES: u8 = 10;
 
 /// The longest method. Registered ones have up to 17 characters (UPDATEREDIRECTREF).

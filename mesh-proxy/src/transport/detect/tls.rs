@@ -14,7 +14,7 @@ use crate::host_name::is_host_name;
 pub(super) struct HelloScanner {
     /// The bytes scanned.
     length: usize,
-    /// The header of the current record, with so many bytes received.
+    /// The header of the current record, with the number of bytes received.
     header: [u8; HEADER_LEN],
     header_length: usize,
     /// The bytes of the current record that have not been received.
@@ -25,12 +25,13 @@ pub(super) struct HelloScanner {
     message_length: usize,
 }
 
-/// What the first bytes are.
+/// The kind of the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
     /// A complete ClientHello.
     Complete,
-    /// A ClientHello that is longer than [`MAX_HELLO`] or is not complete within so many bytes.
+    /// A ClientHello that is longer than [`MAX_HELLO`], or is not complete within this number of
+    /// bytes.
     TooLong,
     NotTls,
 }

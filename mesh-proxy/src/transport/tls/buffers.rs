@@ -1,5 +1,5 @@
-//! The buffer in which records are sealed and opened: one per thread, borrowed for one read and the
-//! write of its bytes. Connections have no buffers.
+//! The buffer for sealing and opening records: one per thread, borrowed for one read and the write
+//! of its bytes. Connections have no buffers.
 //!
 //! For sealing, the buffer is divided into slots of a full record each: a socket read fills the
 //! content of the slots, and the sealed records are contiguous. For opening, it contains the bytes

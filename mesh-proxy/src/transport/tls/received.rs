@@ -29,7 +29,7 @@ impl ReceivedBytes {
         Self(bytes)
     }
 
-    /// Opens complete records, as many as fit into `buffer`, and calls `read` first when there is
+    /// Opens the complete records that fit into `buffer`, and calls `read` first when there is
     /// none. `buffer` must be at least two records long.
     pub(crate) fn poll_open(
         &mut self,

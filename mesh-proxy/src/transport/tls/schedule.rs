@@ -1,5 +1,5 @@
-//! The part of a connection that rustls keeps: the secrets from which the next keys are derived,
-//! and the session storage.
+//! The part of a connection that rustls keeps: the secrets for deriving the next keys, and the
+//! session storage.
 
 use rustls::ConnectionTrafficSecrets;
 use rustls::client::ClientConnectionData;
@@ -51,8 +51,8 @@ impl KeySchedule {
         }
     }
 
-    /// Returns the number of records after which the key must be updated (RFC 8446, section 5.5):
-    /// half of the suite's limit, which is 128 GiB of full records with AES-GCM.
+    /// Returns the number of records until the key must be updated (RFC 8446, section 5.5): half of
+    /// the suite's limit, which is 128 GiB of full records with AES-GCM.
     pub(super) fn record_limit(&self) -> u64 {
         let suite = match self {
             Self::Client(connection) => connection.negotiated_cipher_suite(),

@@ -514,7 +514,7 @@ fn gather(bytes: &[u8], pieces: &Pieces, mut skip: usize) -> Vec<u8> {
     rest
 }
 
-/// Copies as many bytes as fit. Returns how many.
+/// Copies the bytes that fit. Returns how many.
 fn copy_into(contents: &mut [IoSliceMut<'_>], slices: &[IoSlice<'_>]) -> usize {
     let mut copied = 0;
     let mut contents = contents.iter_mut();

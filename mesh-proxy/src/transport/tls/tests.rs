@@ -156,7 +156,7 @@ fn short_records_are_merged_into_one_piece() {
     assert_eq!(opened.pieces.iter().count(), 1);
     let piece = opened.pieces.iter().next().unwrap();
     assert!(records[piece] == sent);
-    // Long ones stay in place, as many as one call writes; the rest are merged.
+    // Long ones stay in place, up to the number that one call writes; the rest are merged.
     let mut records = Vec::new();
     let mut sent = Vec::new();
     for _ in 0..buffers::Pieces::MAX + 9 {

@@ -1,4 +1,4 @@
-//! Certificates that cannot be renewed, and those of clocks that differ.
+//! Certificates that cannot be renewed, and certificates of clocks that differ.
 
 use mesh_test_support::campaign::measured;
 
@@ -49,7 +49,7 @@ async fn expired_certificates_end_new_connections_until_identity_is_back() {
         let expired = "Failed to renew the expired certificate; peers reject this proxy";
         pod.proxy().logged(expired).await;
     }
-    // The second in which a certificate ends is part of its life.
+    // The last second of a certificate is part of its life.
     eventually("new connections fail", async || !is_answered(&client).await).await;
     // Each of them a new handshake, which no session of earlier ones may shorten.
     for number in 0..5 {
@@ -67,7 +67,7 @@ async fn expired_certificates_end_new_connections_until_identity_is_back() {
     ));
 }
 
-/// The clock of the identity service differs from the proxy's by so many seconds.
+/// The clock of the identity service differs from the proxy's by this number of seconds.
 #[tokio::test]
 async fn clock_skew_beyond_the_allowed_is_named_and_ends_when_the_clock_is_right() {
     let Some(mesh) = Mesh::new() else { return };

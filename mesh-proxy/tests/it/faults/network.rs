@@ -35,7 +35,7 @@ async fn black_hole_to_control_plane_is_noticed_and_loses_no_request() {
         client.metric(&UNREACHABLE).await == 1.0
     });
     tokio::join!(during, noticed);
-    // What changes meanwhile is found out afterwards.
+    // Changes during it are noticed afterwards.
     let endpoints = vec![policies::meshed(second, PORT)];
     let authority = policies::authority("web", SERVICE.1);
     scene.mesh.control.endpoints(&authority, endpoints);
@@ -141,7 +141,7 @@ async fn reset_storm_leaves_nothing_and_ends_with_it() {
     ));
 }
 
-/// Of six endpoints one drops every packet, one takes two seconds, and one answers 503.
+/// Among six endpoints, one drops every packet, one takes two seconds, and one answers 503.
 #[tokio::test]
 async fn three_bad_endpoints_of_six_fail_less_than_a_thousandth() {
     const REQUESTS: u64 = 20_000;

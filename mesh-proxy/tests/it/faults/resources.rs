@@ -21,7 +21,7 @@ pub(super) fn descriptors(pod: &Pod) -> usize {
     open.expect("the proxy runs").count()
 }
 
-/// The proxy may open a few files more; ten times as many connections come.
+/// The proxy may open a few files more; ten times that number of connections come.
 #[tokio::test]
 async fn accepting_survives_exhausted_descriptors_and_continues() {
     const SPARE: usize = 30;

@@ -24,7 +24,7 @@ mod services;
 /// without TLS.
 pub(crate) const PORT: u16 = 8090;
 
-/// What proxies are told. Clones are the same control plane.
+/// The answers to proxies. Clones are the same control plane.
 #[derive(Clone)]
 pub(crate) struct ControlPlane {
     state: Arc<State>,
@@ -43,12 +43,12 @@ struct State {
 /// How certificates are issued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Issuing {
-    /// Valid from and until so many seconds after now.
+    /// Valid from and until these numbers of seconds after now.
     Valid(i64, i64),
     Refused,
 }
 
-/// What is said for each key; `None` until the test has said it.
+/// The answer for each key; `None` until the test has set it.
 struct Answers<K, V>(Mutex<HashMap<K, watch::Sender<Option<V>>>>);
 
 impl<K: Eq + std::hash::Hash, V: Clone> Answers<K, V> {

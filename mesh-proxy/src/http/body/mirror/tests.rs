@@ -1,4 +1,4 @@
-//! What a mirror reads of a body, the bound of what is kept, and how it is given up.
+//! A mirror's reads of a body, the bound of the kept part, and its end.
 
 use std::sync::Arc;
 

@@ -9,7 +9,8 @@ use crate::http::http2::READ_AHEAD_BYTES;
 /// The proxy's limit for other clients than the own application and authenticated peers.
 const STREAMS: usize = 200;
 
-/// Bytes that the first windows of so many responses and the budget of their connection hold.
+/// Bytes that the first windows of this number of responses and the budget of their connection
+/// hold.
 const HELD: u64 = STREAMS as u64 * 16 * 1024 + READ_AHEAD_BYTES as u64;
 
 /// What a client receives without reading: its connection's window.
@@ -40,7 +41,7 @@ async fn endless_server() -> (SocketAddr, Rc<Cell<u64>>) {
     (addr, sent)
 }
 
-/// Sends the request on as many streams as the proxy allows, and returns them when all have a
+/// Sends the request on all streams that the proxy allows, and returns them when all have a
 /// response.
 async fn open_unread(
     proxy: SocketAddr,
@@ -69,7 +70,7 @@ fn unread_responses_of_sixteen_clients_occupy_their_first_windows_and_budgets() 
         while sent.get() < CLIENTS * HELD {
             tokio::task::yield_now().await;
         }
-        // What was granted meanwhile is used before further requests have completed.
+        // The bytes granted meanwhile are used before further requests have completed.
         unread.push(open_unread(proxy, request()).await);
         let most = (CLIENTS + 1) * (HELD + RECEIVED);
         assert!(sent.get() <= most, "{} of {most}", sent.get());

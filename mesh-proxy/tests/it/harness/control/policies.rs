@@ -105,7 +105,7 @@ pub(crate) fn opaque_service(name: &str, port: u16) -> OutboundPolicy {
     }
 }
 
-/// What `Destination.Get` is asked for by the policies above.
+/// The names that the policies above make proxies ask `Destination.Get` for.
 pub(crate) fn authority(name: &str, port: u16) -> String {
     format!("{name}.test.svc.cluster.local:{port}")
 }
