@@ -4,6 +4,7 @@
 
 mod charts;
 mod cycles;
+mod decisions;
 mod documents;
 mod language;
 mod packages;
@@ -45,7 +46,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 24] = [
+const FILE_RULES: [FileRule; 25] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -63,6 +64,7 @@ const FILE_RULES: [FileRule; 24] = [
     language::sources,
     language::imports,
     prose::prose,
+    decisions::names_exist,
     cycles::import_cycles,
     workflows::only_xtask,
     workflows::only_known_actions,
