@@ -32,12 +32,16 @@ async function eventually(what, condition) {
   throw new Error(`timed out waiting for ${what}`);
 }
 
+// Not the ports from 32768 that the kernel gives to clients: a request to a program that does not
+// listen yet could get the same port itself, and would be connected to itself.
+let nextPort = 20_000 + ((process.pid * 997) % 10_000);
+
 function freePort() {
   return new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => resolve(port));
-    });
+    const port = nextPort++;
+    const server = createServer();
+    server.once("error", () => resolve(freePort()));
+    server.listen(port, "127.0.0.1", () => server.close(() => resolve(port)));
   });
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::bail;
 
 use super::summary::Tally;
-use crate::workspace::find_program;
+use crate::workspace::{self, find_program};
 use crate::{command, setup};
 
 /// The errors of npm when it cannot reach a registry, or the registry does not respond.
@@ -100,7 +100,7 @@ fn is_unreachable(line: &str) -> bool {
 }
 
 fn browse(directory: &Path, browser: &Path, tally: &mut Tally) -> anyhow::Result<()> {
-    let mut command = Command::new("node");
+    let mut command = alone("node", workspace::is_root());
     command
         .args(["--test", "--test-reporter=tap", "test/dashboard.test.mjs"])
         .env("CHROMIUM", browser)
@@ -120,6 +120,19 @@ fn browse(directory: &Path, browser: &Path, tally: &mut Tally) -> anyhow::Result
         tally.failed += 1;
     }
     bail!("{PAGE}, {BROWSER}: {failed} failed, {}", finished.status)
+}
+
+/// Returns a command in a network namespace of its own, if root may make one. Chromium ends its
+/// requests with ERR_NETWORK_CHANGED when any interface of its namespace appears or goes, and other
+/// tests make interfaces at the same time.
+fn alone(program: &str, is_root: bool) -> Command {
+    if !is_root {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    let set_up = "ip link set lo up && exec \"$@\"";
+    command.args(["--net", "sh", "-c", set_up, "sh", program]);
+    command
 }
 
 /// Reads a line of the Test Anything Protocol, whose last comments have the counts.
@@ -162,6 +175,22 @@ mod tests {
         ] {
             assert!(!is_unreachable(line), "{line}");
         }
+    }
+
+    #[test]
+    fn program_of_root_sees_the_loopback_interface_alone() {
+        if !workspace::is_root() || find_program("ip").is_none() {
+            println!("skipped: a network namespace needs root and iproute2");
+            return;
+        }
+        let mut command = alone("ip", true);
+        let listed = command::captured_stdout(command.args(["-oneline", "link"]));
+        let listed = listed.expect("the list of interfaces");
+        assert!(
+            listed.lines().all(|line| line.contains("LOOPBACK")),
+            "{listed}"
+        );
+        assert!(listed.contains("LOOPBACK,UP"), "{listed}");
     }
 
     #[test]
