@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use crate::workspace::find_program;
-use crate::{command, image, test_apps};
+use crate::{command, image, setup, test_apps};
 
 pub(crate) use kind::Kind;
 
@@ -46,7 +46,7 @@ pub fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     archives.push(test_apps::image(&directory)?);
     load(context, &archives)?;
     // After the loader, which may bring the cluster and its programs.
-    check_programs()
+    check_programs(root)
 }
 
 /// Gives images to the cluster.
@@ -62,9 +62,10 @@ pub fn load(context: &str, archives: &[PathBuf]) -> anyhow::Result<()> {
 }
 
 /// Describes where to get a missing program.
-fn check_programs() -> anyhow::Result<()> {
+fn check_programs(root: &Path) -> anyhow::Result<()> {
     for (program, source) in PROGRAMS {
-        if find_program(program).is_none() {
+        let is_built = program == "helm" && setup::helm_directory(root).is_some();
+        if find_program(program).is_none() && !is_built {
             bail!(
                 "there is no {program} on PATH, which the tests on a cluster use; get it from {source}"
             );

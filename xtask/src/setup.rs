@@ -5,9 +5,10 @@
 mod apt;
 mod bpf;
 mod components;
+mod helm;
 mod packages;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
@@ -53,13 +54,23 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
         browser();
         prepare(root)
     };
+    if !options.check {
+        told(helm::complete(root));
+    }
     let of_browser = packages::missing(|need| need == Need::Browser);
     missing.packages.extend(of_browser);
-    if missing.is_empty() {
+    let lacks_helm = helm::is_missing(root);
+    if missing.is_empty() && !lacks_helm {
         println!("nothing is missing");
         return Ok(());
     }
     explain(&missing);
+    if lacks_helm {
+        eprintln!(
+            "    missing  {:<26} for the tests: renders the charts; `cargo xtask setup` builds it with Go (https://go.dev/dl)",
+            helm::HELM
+        );
+    }
     bail!("this machine lacks something; see above")
 }
 
@@ -86,6 +97,17 @@ pub(crate) fn browser() {
     for package in packages::missing(|need| need == Need::Browser) {
         told(apt::install(&[package]));
     }
+}
+
+/// Builds Helm for the tests of the charts, if the machine has none and has Go. `ready` does not,
+/// because only tests need it and it takes minutes.
+pub(crate) fn helm(root: &Path) {
+    told(helm::complete(root));
+}
+
+/// Returns the directory of a built Helm, for the `PATH` of tests.
+pub(crate) fn helm_directory(root: &Path) -> Option<PathBuf> {
+    helm::directory(root)
 }
 
 /// Installs packages that only one task needs. The caller has printed the reason.

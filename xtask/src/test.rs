@@ -4,9 +4,10 @@
 mod dashboard;
 mod summary;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::thread;
+use std::{env, thread};
 
 use anyhow::{Context, bail};
 
@@ -99,6 +100,7 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
     if options.quick {
         return unit(tally);
     }
+    setup::helm(root);
     let context = cluster::given();
     if let Some(context) = &context {
         load_images(root, context)?;
@@ -146,6 +148,7 @@ fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
         })?,
     };
     build_kernel_programs(root)?;
+    setup::helm(root);
     build(root)?;
     load_images(root, &context)?;
     let tests = ["--test", "e2e"];
@@ -218,6 +221,9 @@ fn run_tests(
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
+    if let Some(path) = path_with_helm(root) {
+        command.env("PATH", path);
+    }
     // --show-output: a test that cannot run here passes and prints why; the summary counts that
     // line.
     command
@@ -245,6 +251,13 @@ fn run_tests(
         eprintln!("{line}");
     }
     bail!("{failed} failed")
+}
+
+/// The `PATH` with the Helm that `setup` built, if there is one.
+fn path_with_helm(root: &Path) -> Option<OsString> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = env::split_paths(&path).chain(setup::helm_directory(root));
+    env::join_paths(directories).ok()
 }
 
 fn report(tally: &Tally) {
