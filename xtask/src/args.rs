@@ -77,6 +77,9 @@ pub(crate) struct TestOptions {
     /// integration tests
     #[arg(long)]
     pub(crate) quick: bool,
+    /// With --quick: run clippy only on packages that changed since this revision of git
+    #[arg(long, value_name = "REVISION", requires = "quick")]
+    pub(crate) since: Option<String>,
     /// Run only the tests in Rust whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,

@@ -21,12 +21,20 @@ use summary::{Summary, Tally};
 const WORKSPACE_VARIABLE: &str = "MESH_TEST_WORKSPACE";
 /// Set for tests at full volume (`--long`).
 const LONG_VARIABLE: &str = "MESH_TEST_LONG";
+/// Runs another kernel. Only `--kernel` needs it, and it is large.
+const QEMU: &str = "qemu-system-x86_64";
+const QEMU_PACKAGE: &str = "qemu-system-x86";
+/// Prints the names of kernels and runs none.
+const KERNEL_LIST: &str = "list";
 /// The suite of `mesh-bench` that runs on a cluster.
 const CLUSTER_SUITE: &str = "gateway-api";
 
 /// Runs everything. Failed tests only set the exit status, so that the counts are the last line.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode> {
     if let Some(kernel) = &options.kernel {
+        if kernel != KERNEL_LIST && workspace::find_program(QEMU).is_none() {
+            setup::install(&[QEMU_PACKAGE]).context("install qemu, which boots the kernel")?;
+        }
         let arguments = Vec::from_iter([kernel].into_iter().chain(&options.filter).cloned());
         return measurement::check(root, "mesh-kernels", &arguments);
     }
@@ -174,8 +182,8 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     stage::run("tidy", "the house rules", || tidy::run(root))?;
     stage::run(
         "clippy",
-        "the workspace with its tests, warnings are errors",
-        || clippy::run(root),
+        "packages with their tests, warnings are errors",
+        || clippy::run(root, options.since.as_deref()),
     )?;
     if options.quick {
         return Ok(());
