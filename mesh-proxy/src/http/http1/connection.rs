@@ -25,7 +25,6 @@ use super::chunked::{self, BodyPart};
 use super::encode::{self, FramingHeaders};
 use super::framing::BodyLength;
 use super::limits::max_input;
-use super::parse::{self, HeaderEnd};
 use super::write_buffer::WriteBuffer;
 use super::{Error, MessageError};
 use crate::config::Http1Limits;
@@ -34,10 +33,10 @@ use crate::http::buffers::{self, READ_SIZE};
 use crate::http::client_close::UpstreamStream;
 use crate::time_slice;
 use crate::transport::Io;
-use crate::transport::detect::MAX_EMPTY_LINES;
 
 mod decoder;
 mod handles;
+mod headers;
 mod sending;
 
 pub(crate) use self::handles::{IncomingBody, InterimSender};
@@ -400,42 +399,6 @@ impl PendingRequestBody for Rc<Connection> {
 }
 
 impl Inner {
-    /// Skips empty lines. Returns whether a request line follows, or more empty lines than allowed,
-    /// for which [`Inner::take_headers`] fails.
-    fn skip_empty_lines(&mut self) -> bool {
-        while self.input.starts_with(b"\r\n") && self.empty_lines <= MAX_EMPTY_LINES {
-            self.input.consume(2);
-            self.empty_lines += 1;
-        }
-        !matches!(*self.input, [] | [b'\r']) || self.empty_lines > MAX_EMPTY_LINES
-    }
-
-    /// Takes the start line and header section off the input, if they are complete.
-    fn take_headers(&mut self) -> Result<Option<Bytes>, MessageError> {
-        if self.empty_lines > MAX_EMPTY_LINES {
-            return Err(MessageError::InvalidStartLine);
-        }
-        if self.input.is_empty() {
-            return Ok(None);
-        }
-        let find_end = if self.limits.is_lenient {
-            parse::find_lenient_end
-        } else {
-            parse::find_end
-        };
-        match find_end(&self.input, self.scanned, self.limits.head)? {
-            HeaderEnd::At(length) => {
-                self.scanned = 0;
-                self.empty_lines = 0;
-                Ok(Some(self.input.take(length)))
-            }
-            HeaderEnd::Incomplete(scanned) => {
-                self.scanned = scanned;
-                Ok(None)
-            }
-        }
-    }
-
     /// Reads more input; returns 0 at and after the end of the stream.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         if self.read_closed {
