@@ -104,8 +104,12 @@ impl BoundedBuffer {
         let mut buf = ReadBuf::new(&mut shared[..room]);
         ready!(read(&mut buf))?;
         let received = buf.filled();
-        self.reserve(received.len());
-        self.bytes.extend_from_slice(received);
+        if self.bytes.capacity() == 0 {
+            self.bytes = BytesMut::from(received);
+        } else {
+            self.reserve(received.len());
+            self.bytes.extend_from_slice(received);
+        }
         Poll::Ready(Ok(self.filled(received.len())))
     }
 
