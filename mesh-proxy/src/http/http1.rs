@@ -35,7 +35,7 @@ pub(super) use self::limits::MAX_INTERIM_RESPONSES;
 pub(super) use self::message_error::MessageError;
 use self::outgoing_body::BodyEncoder;
 pub(super) use self::outgoing_body::OutgoingBody;
-pub(super) use self::parse::{ParsedResponse, parse_response};
+pub(super) use self::parse::ParsedResponse;
 pub(super) use self::request::begin_request;
 
 /// Why a connection, or a message on it, failed.

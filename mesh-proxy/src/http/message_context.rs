@@ -23,7 +23,7 @@ pub(crate) struct MessageContext {
     pub(crate) offers_tls: bool,
     /// In a request received over HTTP/1: its target, if a URI cannot represent it. Set by
     /// `http1::server`; read by `uri`, `orig_proto` and `inbound`.
-    pub(crate) raw_target: Option<RawTarget>,
+    pub(crate) raw_target: Option<Box<RawTarget>>,
     /// In a response: the client's connection closes after it. Set by `synthetic_response::error`,
     /// by `outbound::http::endpoint` if the peer's proxy requests it, and by `http1::server` for an
     /// invalid response; read by both servers.

@@ -161,7 +161,9 @@ pub fn http1_form(request: &Request) -> Uri {
 
 /// Returns the path and query as the client has sent them, if the URI cannot represent them.
 pub(crate) fn raw_path(request: &Request) -> Option<&Bytes> {
-    let target = MessageContext::of(request.extensions()).raw_target.as_ref();
+    let target = MessageContext::of(request.extensions())
+        .raw_target
+        .as_deref();
     target?.of_uri(request.uri())
 }
 

@@ -211,6 +211,7 @@ impl Io {
     }
 
     /// Reads from the stream, ignoring the replay.
+    #[inline]
     fn poll_read_stream(
         &mut self,
         cx: &mut Context<'_>,

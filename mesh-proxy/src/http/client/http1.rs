@@ -3,7 +3,7 @@
 //! The task of a request drives its connection. If a response begins before the request has been
 //! sent completely, an [upload](crate::http::upload) that ends with the response sends the rest.
 
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::mem;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -19,7 +19,7 @@ use crate::http::headers::strip_connection_headers;
 use crate::http::http1::pool::{Pool, PoolGuard};
 use crate::http::http1::{
     BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, MessageError, OutgoingBody,
-    ParsedResponse, RequestMethod, begin_request, parse_response,
+    ParsedResponse, RequestMethod, begin_request,
 };
 use crate::http::interim::InterimSender;
 use crate::http::message_context::MessageContext;
@@ -58,7 +58,7 @@ impl PooledConnection {
         request: &mut Request,
         pool: Option<&Rc<Pool>>,
     ) -> Result<Response, SendError> {
-        let mut response = ResponseFuture::start(self.connection, request)?;
+        let mut response = ResponseFuture::start(self, request)?;
         match poll_fn(|cx| response.poll(cx)).await {
             Ok(parsed) => {
                 if !parsed.keeps_alive
@@ -69,16 +69,6 @@ impl PooledConnection {
                 Ok(response.into_response(parsed, pool)?)
             }
             Err(error) => {
-                // The end of a reused connection may have come before this request.
-                if !self.reused
-                    && response.connection.is_client_closed()
-                    && let Some(interim) = &response.interim
-                {
-                    // The server has decided that a client that has closed gets no response. The
-                    // task that serves it drops this future, and no endpoint counts as failed.
-                    interim.abandon();
-                    return pending().await;
-                }
                 if let (Error::NoResponse | Error::Read(_), Some(pool)) = (&error, pool) {
                     pool.report_server_close();
                 }
@@ -91,6 +81,7 @@ impl PooledConnection {
 /// A request being sent, until the response headers have been received.
 struct ResponseFuture {
     connection: Rc<Connection>,
+    is_reused: bool,
     method: RequestMethod,
     /// The request asked for another protocol.
     is_upgrade: bool,
@@ -113,7 +104,8 @@ enum UploadState {
 
 impl ResponseFuture {
     /// Queues the request's header section, to be written with the beginning of the body.
-    fn start(connection: Rc<Connection>, request: &mut Request) -> Result<Self, SendError> {
+    fn start(on: PooledConnection, request: &mut Request) -> Result<Self, SendError> {
+        let connection = on.connection;
         let context = MessageContext::of(request.extensions());
         let is_upgrade = context.requests_upgrade || context.offers_tls;
         let body = mem::take(request.body_mut());
@@ -134,13 +126,31 @@ impl ResponseFuture {
             interim_count: 0,
             must_close: false,
             connection,
+            is_reused: on.reused,
             method: RequestMethod::new(request.method()),
             is_upgrade,
             interim,
         })
     }
 
+    /// Stays pending when the exchange ends without a response: the server has decided that a
+    /// client that has closed gets none. The task that serves it drops this future, and no endpoint
+    /// counts as failed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ParsedResponse, Error>> {
+        let polled = self.poll_response(cx);
+        if let Poll::Ready(Err(_)) = &polled
+            // The end of a reused connection may have come before this request.
+            && !self.is_reused
+            && self.connection.is_client_closed()
+            && let Some(interim) = &self.interim
+        {
+            interim.abandon();
+            return Poll::Pending;
+        }
+        polled
+    }
+
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<ParsedResponse, Error>> {
         if let UploadState::InProgress = self.upload {
             match self.body.poll(&self.connection, cx) {
                 Poll::Pending => {}
@@ -154,7 +164,7 @@ impl ResponseFuture {
         }
         loop {
             let mut parsed = match ready!(self.connection.poll_headers(cx)) {
-                Ok(Some(headers)) => parse_response(&headers, &self.connection.limits())?,
+                Ok(Some(headers)) => self.connection.parse_response(&headers)?,
                 Ok(None) => return Poll::Ready(Err(self.first_error(Error::NoResponse))),
                 Err(error) => return Poll::Ready(Err(self.first_error(error))),
             };

@@ -3,7 +3,7 @@
 //! With a single connection, a few hundred long-lived streams would block all other requests.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::mem;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -335,7 +335,6 @@ impl StreamReservation {
         }
         let body = mem::take(request.body_mut());
         let interim = body.interim();
-        let client = interim.clone();
         prepare_request(request.headers_mut(), &body);
         let is_last = body.has_no_body();
         let (response_future, send_stream) = ResponseFuture::start(&self.shared, request, is_last);
@@ -353,14 +352,6 @@ impl StreamReservation {
             let stream = &mut self.stream;
             send_with_body(&response_future, upload, interim, stream, untouched).await
         };
-        if let Err(mesh_http2::Error::Reset(ErrorCode::CANCEL)) = response
-            && let Some(client @ InterimSender::Http1(_)) = &client
-            && client.is_client_closed()
-        {
-            // As for an HTTP/1 server.
-            client.abandon();
-            return pending().await;
-        }
         let response = response.map_err(SendError::Http2)?;
         let length = declared_length(response.headers());
         let incoming = IncomingBody::response(response_future, length);
@@ -369,14 +360,23 @@ impl StreamReservation {
 }
 
 /// Polls for the response, and forwards interim responses to the client. A 100 is forwarded only if
-/// the client still waits for it: an HTTP/1 client got one when its body was first polled.
+/// the client still waits for it: an HTTP/1 client got one when its body was first polled. Stays
+/// pending when an HTTP/1 client that has closed gets no response, as with an HTTP/1 server.
 fn poll_response(
     response_future: &ResponseFuture,
     interim: Option<&InterimSender>,
     cx: &Context<'_>,
 ) -> Poll<Result<http::Response<()>, mesh_http2::Error>> {
     loop {
-        let response = ready!(response_future.poll(cx))?;
+        let response = ready!(response_future.poll(cx));
+        if let Err(mesh_http2::Error::Reset(ErrorCode::CANCEL)) = response
+            && let Some(client @ InterimSender::Http1(_)) = interim
+            && client.is_client_closed()
+        {
+            client.abandon();
+            return Poll::Pending;
+        }
+        let response = response?;
         let status = response.status();
         if !status.is_informational() {
             return Poll::Ready(Ok(response));

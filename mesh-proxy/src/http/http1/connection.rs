@@ -25,6 +25,7 @@ use super::chunked::{self, BodyPart};
 use super::encode::{self, FramingHeaders};
 use super::framing::BodyLength;
 use super::limits::max_input;
+use super::parse::{self, ParsedResponse};
 use super::write_buffer::WriteBuffer;
 use super::{Error, MessageError};
 use crate::config::Http1Limits;
@@ -56,6 +57,9 @@ struct Inner {
     empty_lines: u8,
     /// The end of the header section is not within this many bytes of `input`.
     scanned: usize,
+    /// Whether that, or the header section that was taken last, has a line feed without a carriage
+    /// return. Only where responses are parsed leniently.
+    has_bare_line_feed: bool,
     /// The last read was so large that the next one gets its own buffer.
     last_read_was_large: bool,
     /// The most bytes of one read.
@@ -118,6 +122,7 @@ impl Connection {
             input: BoundedBuffer::new(max_input(&limits)),
             empty_lines: 0,
             scanned: 0,
+            has_bare_line_feed: false,
             last_read_was_large: false,
             read_size: READ_SIZE as u32,
             read_closed: false,
@@ -136,8 +141,10 @@ impl Connection {
         })))
     }
 
-    pub(crate) fn limits(&self) -> Http1Limits {
-        self.inner().limits
+    /// Parses the header section of a response, which was read last.
+    pub(crate) fn parse_response(&self, headers: &Bytes) -> Result<ParsedResponse, MessageError> {
+        let inner = self.inner();
+        parse::parse_response(headers, &inner.limits, inner.has_bare_line_feed)
     }
 
     fn inner(&self) -> RefMut<'_, Inner> {

@@ -5,6 +5,8 @@
 //! differ in it: bare line feeds, repeated hosts, fragments, ambiguous framing. Field values are
 //! slices of the input, so a header section costs one allocation whatever its size.
 
+use std::mem::MaybeUninit;
+
 use bytes::Bytes;
 use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
@@ -27,8 +29,9 @@ pub(super) struct ParsedRequest {
     pub(super) headers: HeaderMap,
     pub(super) body_length: BodyLength,
     pub(super) keeps_alive: bool,
-    /// The target, if `uri` cannot represent it.
-    pub(super) raw_target: Option<RawTarget>,
+    /// The target, if `uri` cannot represent it. Boxed, because it is rare, and all requests are
+    /// moved.
+    pub(super) raw_target: Option<Box<RawTarget>>,
     /// The client waits for a 100 before it sends the body.
     pub(super) expects_continue: bool,
 }
@@ -100,12 +103,17 @@ pub(super) fn parse_request(
     bytes: &Bytes,
     limits: &Http1Limits,
 ) -> Result<ParsedRequest, MessageError> {
-    match with_field_buffer(limits, |fields| parse_request_fields(bytes, fields)) {
-        Err(error @ (MessageError::InvalidStartLine | MessageError::InvalidTarget)) => {
-            parse_raw_request(bytes, limits).unwrap_or(Err(error))
-        }
-        parsed => parsed,
+    let parsed = with_field_buffer(
+        &mut [MaybeUninit::uninit(); STACK_FIELDS],
+        limits,
+        |fields| parse_request_fields(bytes, fields),
+    );
+    if let Err(MessageError::InvalidStartLine | MessageError::InvalidTarget) = parsed
+        && let Some(parsed) = parse_raw_request(bytes, limits)
+    {
+        return parsed;
     }
+    parsed
 }
 
 /// Parses a request whose target no URI can represent: as the same request with the offending bytes
@@ -118,19 +126,23 @@ fn parse_raw_request(
     let (begin, end) = (spaces.next()?, spaces.next()?);
     let (raw_target, escaped) = RawTarget::parse(&bytes.slice(begin + 1..end))?;
     let escaped = Bytes::from([&bytes[..=begin], &escaped, &bytes[end..]].concat());
-    let parsed = with_field_buffer(limits, |fields| parse_request_fields(&escaped, fields));
+    let parse = |fields: &mut [_]| parse_request_fields(&escaped, fields);
+    let parsed = with_field_buffer(&mut [MaybeUninit::uninit(); STACK_FIELDS], limits, parse);
     Some(parsed.map(|parsed| ParsedRequest {
-        raw_target: Some(raw_target),
+        raw_target: Some(Box::new(raw_target)),
         ..parsed
     }))
 }
 
 fn parse_request_fields<'b>(
     bytes: &'b Bytes,
-    fields: &mut [httparse::Header<'b>],
+    fields: &mut [UnreadField<'b>],
 ) -> Result<ParsedRequest, MessageError> {
-    let mut parsed = httparse::Request::new(fields);
-    if parsed.parse(bytes)?.is_partial() {
+    let mut parsed = httparse::Request::new(&mut []);
+    if parsed
+        .parse_with_uninit_headers(bytes, fields)?
+        .is_partial()
+    {
         return Err(MessageError::InvalidStartLine);
     }
     let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version)
@@ -158,42 +170,45 @@ fn parse_request_fields<'b>(
     })
 }
 
-/// Parses a complete response header section.
+/// Parses a complete response header section. `has_bare_line_feed`: a line feed without a carriage
+/// return ends one of its lines, which only a lenient search finds.
 pub(crate) fn parse_response(
     bytes: &Bytes,
     limits: &Http1Limits,
+    has_bare_line_feed: bool,
 ) -> Result<ParsedResponse, MessageError> {
     let parse = |removes_blanks| {
-        with_field_buffer(limits, |fields| {
-            parse_response_fields(bytes, fields, removes_blanks)
-        })
+        with_field_buffer(
+            &mut [MaybeUninit::uninit(); STACK_FIELDS],
+            limits,
+            |fields| parse_response_fields(bytes, fields, removes_blanks),
+        )
     };
-    if !limits.is_lenient {
-        return parse(false);
+    let mut parsed = parse(false);
+    if limits.is_lenient {
+        let has_blanks = matches!(parsed, Err(MessageError::InvalidFieldName));
+        if has_blanks {
+            parsed = parse(true);
+        }
+        if let Ok(parsed) = &mut parsed {
+            parsed.is_lenient = true;
+            parsed.must_close = has_blanks || has_bare_line_feed;
+        }
     }
-    let (mut parsed, has_blanks) = match parse(false) {
-        Err(MessageError::InvalidFieldName) => (parse(true)?, true),
-        parsed => (parsed?, false),
-    };
-    parsed.is_lenient = true;
-    parsed.must_close = has_blanks || has_bare_line_feed(bytes);
-    Ok(parsed)
-}
-
-fn has_bare_line_feed(bytes: &[u8]) -> bool {
-    memchr_iter(b'\n', bytes).any(|feed| !bytes[..feed].ends_with(b"\r"))
+    parsed
 }
 
 /// `removes_blanks`: blanks between the name of a field and its colon are removed.
 fn parse_response_fields<'b>(
     bytes: &'b Bytes,
-    fields: &mut [httparse::Header<'b>],
+    fields: &mut [UnreadField<'b>],
     removes_blanks: bool,
 ) -> Result<ParsedResponse, MessageError> {
-    let mut parsed = httparse::Response::new(fields);
+    let mut parsed = httparse::Response::new(&mut []);
     let mut config = httparse::ParserConfig::default();
     config.allow_spaces_after_header_name_in_responses(removes_blanks);
-    if config.parse_response(&mut parsed, bytes)?.is_partial() {
+    let read = config.parse_response_with_uninit_headers(&mut parsed, bytes, fields)?;
+    if read.is_partial() {
         return Err(MessageError::InvalidStartLine);
     }
     let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
@@ -223,12 +238,16 @@ pub(super) fn parse_trailers(
     bytes: &Bytes,
     limits: &Http1Limits,
 ) -> Result<HeaderMap, MessageError> {
-    let mut trailers = with_field_buffer(limits, |fields| {
-        match httparse::parse_headers(bytes, fields)? {
-            httparse::Status::Complete((_, fields)) => parse_fields(bytes, fields),
-            httparse::Status::Partial => Err(MessageError::InvalidFieldName),
-        }
-    })?;
+    let mut standard = [httparse::EMPTY_HEADER; STACK_FIELDS];
+    let mut trailers =
+        with_field_buffer(
+            &mut standard,
+            limits,
+            |fields| match httparse::parse_headers(bytes, fields)? {
+                httparse::Status::Complete((_, fields)) => parse_fields(bytes, fields),
+                httparse::Status::Partial => Err(MessageError::InvalidFieldName),
+            },
+        )?;
     let misplaced: Vec<_> = trailers
         .keys()
         .filter(|name| !is_allowed_in_trailers(name))
@@ -273,20 +292,23 @@ fn check_size(length: usize, max: u32) -> Result<(), MessageError> {
     Ok(())
 }
 
-/// Calls `parse` with a buffer for the allowed number of fields. Allocates only if there are more
-/// than [`STACK_FIELDS`].
-fn with_field_buffer<'b, T>(
+/// Where httparse puts a field. It writes only as many as a section has, and to initialise all of
+/// the buffer would take as long as to parse a short section.
+type UnreadField<'b> = MaybeUninit<httparse::Header<'b>>;
+
+/// Calls `parse` with a buffer for the allowed number of fields: `standard`, unless more than
+/// [`STACK_FIELDS`] are allowed and present.
+fn with_field_buffer<F: Copy, T>(
+    standard: &mut [F; STACK_FIELDS],
     limits: &Http1Limits,
-    parse: impl Fn(&mut [httparse::Header<'b>]) -> Result<T, MessageError>,
+    parse: impl Fn(&mut [F]) -> Result<T, MessageError>,
 ) -> Result<T, MessageError> {
     let max = usize::from(limits.fields);
-    let mut standard = [httparse::EMPTY_HEADER; STACK_FIELDS];
-    match parse(&mut standard[..max.min(STACK_FIELDS)]) {
-        Err(MessageError::TooManyFields) if max > STACK_FIELDS => {
-            parse(&mut vec![httparse::EMPTY_HEADER; max])
-        }
-        parsed => parsed,
+    let parsed = parse(&mut standard[..max.min(STACK_FIELDS)]);
+    if max > STACK_FIELDS && matches!(parsed, Err(MessageError::TooManyFields)) {
+        return parse(&mut vec![standard[0]; max]);
     }
+    parsed
 }
 
 fn parse_version(minor: u8) -> Version {

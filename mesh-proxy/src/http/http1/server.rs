@@ -196,8 +196,8 @@ async fn read_request(
     *request.uri_mut() = parsed.uri;
     *request.version_mut() = parsed.version;
     *request.headers_mut() = parsed.headers;
-    if let Some(raw_target) = parsed.raw_target {
-        MessageContext::of_mut(request.extensions_mut()).raw_target = Some(raw_target);
+    if parsed.raw_target.is_some() {
+        MessageContext::of_mut(request.extensions_mut()).raw_target = parsed.raw_target;
     }
     Ok((request, info))
 }

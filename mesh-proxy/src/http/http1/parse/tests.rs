@@ -37,7 +37,7 @@ fn request_is_parsed() {
 #[test]
 fn response_is_parsed() {
     let bytes = Bytes::from_static(b"HTTP/1.0 404 Nothing Here\r\nConnection: keep-alive\r\n\r\n");
-    let parsed = parse_response(&bytes, &LIMITS).unwrap();
+    let parsed = parse_response(&bytes, &LIMITS, false).unwrap();
     assert_eq!(parsed.status, 404);
     assert_eq!(parsed.version, Version::HTTP_10);
     assert!(parsed.keeps_alive);
@@ -47,7 +47,7 @@ fn response_is_parsed() {
         "HTTP/1.1 200 \r\n\r\n",
         "HTTP/1.1 200\r\n\r\n",
     ] {
-        let parsed = parse_response(&Bytes::from(usual), &LIMITS).unwrap();
+        let parsed = parse_response(&Bytes::from(usual), &LIMITS, false).unwrap();
         assert_eq!(
             (parsed.status.as_u16(), parsed.reason),
             (200, None),
@@ -141,7 +141,7 @@ fn invalid_responses_are_rejected() {
     ];
     for (text, expected) in rows {
         let shown = String::from_utf8_lossy(text);
-        let error = parse_response(&Bytes::copy_from_slice(text), &LIMITS).unwrap_err();
+        let error = parse_response(&Bytes::copy_from_slice(text), &LIMITS, false).unwrap_err();
         assert_eq!(error, *expected, "{shown:?}");
     }
 }
@@ -258,7 +258,7 @@ proptest! {
     fn accepted_requests_are_forwarded_unchanged(fragments in prop::collection::vec(prop::sample::select(FRAGMENTS), 0..12)) {
         let text = format!("{}\r\n\r\n", fragments.concat());
         let Ok(HeaderEnd::At(length)) = find_end(text.as_bytes(), 0, LIMITS.head) else { return Ok(()) };
-        let _no_panic = parse_response(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS);
+        let _no_panic = parse_response(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS, false);
         let Ok(parsed) = parse_request(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS) else { return Ok(()) };
         let mut written = Vec::new();
         let line = (&parsed.method, &parsed.uri, parsed.version);
