@@ -54,8 +54,7 @@ fn work_takes_as_many_instructions_as_on_record() {
         println!("skipped: the figures on record are for {}", record.compiler);
         return;
     }
-    let counted: BTreeMap<String, Cost> = WORKLOADS
-        .iter()
+    let counted: BTreeMap<String, Cost> = on_record()
         .map(|work| (work.name.to_owned(), count(work, MANY) - count(work, FEW)))
         .collect();
     let now = Record { compiler, counted };
@@ -63,8 +62,7 @@ fn work_takes_as_many_instructions_as_on_record() {
         fs::write(Record::file(), now.to_text()).unwrap();
         return;
     }
-    let wrong: Vec<String> = WORKLOADS
-        .iter()
+    let wrong: Vec<String> = on_record()
         .filter_map(|work| {
             let was = record.counted.get(work.name).copied().unwrap_or_default();
             let is = now.counted[work.name];
@@ -78,6 +76,10 @@ fn work_takes_as_many_instructions_as_on_record() {
         "{}\nto update the record: {WRITE}=1 cargo xtask test --filter on_record",
         wrong.join("\n")
     );
+}
+
+fn on_record() -> impl Iterator<Item = &'static Workload> {
+    WORKLOADS.iter().filter(|work| work.is_on_record)
 }
 
 /// The cost of all repetitions of a workload.
