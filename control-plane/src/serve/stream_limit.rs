@@ -5,7 +5,7 @@
 //! the one with the most takes one of them, so that the shares become equal. The pods of an
 //! identity divide its share in the same way. No client waits for another, and none keeps it out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use mesh_runtime::memory::CgroupMemory;
@@ -39,6 +39,7 @@ struct OpenStreams {
     /// The number of the next stream.
     next: u64,
     clients: HashMap<Arc<str>, ClientStreams>,
+    by_size: BySize,
 }
 
 /// The streams of a client identity.
@@ -49,10 +50,16 @@ struct ClientStreams {
     /// not read. With as many as the limit, the client opens no others.
     ending: usize,
     pods: HashMap<Arc<str>, PodStreams>,
+    by_size: BySize,
 }
 
 /// The streams of a pod in the order in which they were opened.
 type PodStreams = BTreeMap<u64, Arc<Notify>>;
+
+/// The names of those that have streams, in the order of how many they have. A client may name a
+/// pod for each stream, and each call at the limit looks for the largest under the lock.
+#[derive(Debug, Default)]
+struct BySize(BTreeSet<(usize, Arc<str>)>);
 
 /// Half of the memory limit is for streams, at twice the 4 KiB that one takes (docs/bench).
 const MEMORY_SHARE: u64 = 2;
@@ -105,7 +112,11 @@ impl StreamLimit {
             Some((known, _)) => known.clone(),
             None => client.into(),
         };
-        let of_client = open.clients.entry(client.clone()).or_default();
+        let OpenStreams {
+            clients, by_size, ..
+        } = &mut *open;
+        let of_client = clients.entry(client.clone()).or_default();
+        by_size.resize(&client, of_client.all, of_client.all + 1);
         of_client.all += 1;
         let pod: Arc<str> = match of_client.pods.get_key_value(pod) {
             Some((known, _)) => known.clone(),
@@ -114,6 +125,8 @@ impl StreamLimit {
         let taken = Arc::new(Notify::new());
         let of_pod = of_client.pods.entry(pod.clone()).or_default();
         of_pod.insert(number, taken.clone());
+        let size = of_pod.len();
+        of_client.by_size.resize(&pod, size - 1, size);
         Ok(StreamPermit {
             streams: self.clone(),
             client,
@@ -141,22 +154,20 @@ impl OpenStreams {
     fn make_room(&mut self, client: &str, pod: &str) -> bool {
         let own = self.clients.get(client);
         let own_all = own.map_or(0, |streams| streams.all);
-        let largest = self.clients.iter().max_by_key(|(_, streams)| streams.all);
-        let Some((largest, streams)) = largest else {
+        let Some((largest_all, largest)) = self.by_size.largest() else {
             return false;
         };
-        let (client, pod) = if own_all + 1 < streams.all {
-            let Some((pod, _)) = streams.largest_pod() else {
+        let largest_pod = |streams: &ClientStreams| streams.by_size.largest().cloned();
+        let (client, pod): (Arc<str>, Arc<str>) = if own_all + 1 < *largest_all {
+            let Some((_, pod)) = self.clients.get(largest).and_then(largest_pod) else {
                 return false;
             };
-            (largest.clone(), pod.clone())
+            (largest.clone(), pod)
         } else {
             let own_pod = own.and_then(|streams| streams.pods.get(pod));
             let own_pod = own_pod.map_or(0, BTreeMap::len);
-            match own.and_then(ClientStreams::largest_pod) {
-                Some((largest, streams)) if own_pod + 1 < streams.len() => {
-                    (client.into(), largest.clone())
-                }
+            match own.and_then(largest_pod) {
+                Some((size, largest)) if own_pod + 1 < size => (client.into(), largest),
                 _ => return false,
             }
         };
@@ -167,47 +178,71 @@ impl OpenStreams {
         };
         let number = *number;
         taken.notify_one();
-        if let Some(of_client) = self.clients.get_mut(&client)
-            && of_client.remove(&pod, number)
+        if self.remove(&client, &pod, number)
+            && let Some(of_client) = self.clients.get_mut(&client)
         {
             of_client.ending += 1;
-            self.all -= 1;
         }
         true
     }
 
     /// Records the end of a stream.
-    fn end(&mut self, client: &str, pod: &str, number: u64) {
+    fn end(&mut self, client: &Arc<str>, pod: &Arc<str>, number: u64) {
+        let is_removed = self.remove(client, pod, number);
         let Some(of_client) = self.clients.get_mut(client) else {
             return;
         };
-        if of_client.remove(pod, number) {
-            self.all -= 1;
-        } else {
+        if !is_removed {
             of_client.ending -= 1;
         }
         if of_client.all + of_client.ending == 0 {
             self.clients.remove(client);
         }
     }
+
+    /// Removes a stream; returns `false` if another client has taken it.
+    fn remove(&mut self, client: &Arc<str>, pod: &Arc<str>, number: u64) -> bool {
+        let Some(of_client) = self.clients.get_mut(client) else {
+            return false;
+        };
+        let is_removed = of_client.remove(pod, number);
+        if is_removed {
+            let left = of_client.all;
+            self.by_size.resize(client, left + 1, left);
+            self.all -= 1;
+        }
+        is_removed
+    }
 }
 
 impl ClientStreams {
-    /// Removes a stream; returns `false` if another client has taken it.
-    fn remove(&mut self, pod: &str, number: u64) -> bool {
+    fn remove(&mut self, pod: &Arc<str>, number: u64) -> bool {
         let Some(of_pod) = self.pods.get_mut(pod) else {
             return false;
         };
         let is_removed = of_pod.remove(&number).is_some();
+        if is_removed {
+            let left = of_pod.len();
+            self.by_size.resize(pod, left + 1, left);
+            self.all -= 1;
+        }
         if of_pod.is_empty() {
             self.pods.remove(pod);
         }
-        self.all -= usize::from(is_removed);
         is_removed
     }
+}
 
-    fn largest_pod(&self) -> Option<(&Arc<str>, &PodStreams)> {
-        self.pods.iter().max_by_key(|(_, streams)| streams.len())
+impl BySize {
+    fn resize(&mut self, name: &Arc<str>, before: usize, now: usize) {
+        self.0.remove(&(before, name.clone()));
+        if now > 0 {
+            self.0.insert((now, name.clone()));
+        }
+    }
+
+    fn largest(&self) -> Option<&(usize, Arc<str>)> {
+        self.0.last()
     }
 }
 
@@ -282,6 +317,34 @@ mod tests {
         assert!(limit.acquire("web", "web-2").is_err());
         let kept = [kept(&other), kept(&first), kept(&second)];
         assert_eq!(kept, [4, 2, 2], "others lose nothing");
+    }
+
+    /// The order of those that have streams is kept with each change.
+    #[test]
+    fn order_by_size_is_the_one_of_the_streams() {
+        let limit = StreamLimit::new(30);
+        let mut permits = Vec::new();
+        for round in 0..200_usize {
+            let (client, pod) = (round % 7, round % 11);
+            if let Ok(permit) = limit.acquire(&format!("c{client}"), &format!("p{pod}")) {
+                permits.push(permit);
+            }
+            if round % 3 == 0 {
+                permits.swap_remove(round % permits.len());
+            }
+            let open = limit.open.lock();
+            let mut sizes = Vec::new();
+            for (name, client) in &open.clients {
+                let pods: BTreeSet<_> = (client.pods.iter())
+                    .map(|(name, streams)| (streams.len(), name.clone()))
+                    .collect();
+                assert_eq!(client.by_size.0, pods);
+                assert_eq!(client.all, pods.iter().map(|(size, _)| size).sum::<usize>());
+                sizes.extend((client.all > 0).then(|| (client.all, name.clone())));
+            }
+            assert_eq!(open.by_size.0, sizes.iter().cloned().collect());
+            assert_eq!(open.all, sizes.iter().map(|(size, _)| size).sum::<usize>());
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod endpoints;
 
 use std::fmt::Write as _;
+use std::task::{Context, Waker};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mesh_api::proto::destination::{
@@ -534,6 +535,46 @@ fn external_names_have_the_profile_of_the_clients_namespace() {
 }
 
 /// Clients can send any name.
+/// Counted in polls of its stream, each of which is a turn in which others may run.
+#[test]
+fn first_answer_does_not_wait_for_a_client_that_holds_all_streams() {
+    const LIMIT: usize = 1000;
+    let turns = |held: usize| {
+        let cluster = Cluster::new(SERVICE);
+        let (_drain, watch) = drain::channel();
+        let calls = Calls::new(&cluster.registry).limited(Some(LIMIT));
+        let service = DestinationService::new(cluster.index.clone(), watch, &calls);
+        let open = |client: &str, pod: usize| {
+            let mut request = Request::new(GetDestination {
+                path: format!("{HOST}:80"),
+                context_token: format!("{{\"ns\":\"shop\",\"pod\":\"{pod}\"}}"),
+                ..GetDestination::default()
+            });
+            let metadata = request.metadata_mut();
+            metadata.insert("l5d-client-id", client.parse().unwrap());
+            service.profile(&request).unwrap()
+        };
+        // It reads nothing, so that no stream that is taken ends.
+        let greedy: Vec<_> = (0..held).map(|pod| open("greedy", pod)).collect();
+        let (mut turns, mut others) = (Vec::new(), Vec::new());
+        for pod in 0..LIMIT / 2 {
+            let mut other = open("other", pod);
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut polls = 1;
+            while other.poll_next_unpin(&mut cx).is_pending() {
+                polls += 1;
+                assert!(polls < 100, "no answer beside {held} streams");
+            }
+            turns.push(polls);
+            others.push(other);
+        }
+        drop((greedy, others));
+        turns.into_iter().max().unwrap()
+    };
+    let (alone, beside) = (turns(0), turns(LIMIT));
+    assert!(beside <= 2 * alone, "{beside} turns, {alone} alone");
+}
+
 #[test]
 fn external_names_without_profile_are_not_kept() {
     let cluster = Cluster::new("");
