@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use mesh_core::endpoint::AddressFamily;
 use mesh_core::profile::Profile;
 use mesh_objects::model::Name;
 use tokio::sync::watch;
@@ -102,8 +101,7 @@ impl DestinationIndex {
     }
 
     /// Returns the endpoints of a Service. A client on an unknown node gets those of a client
-    /// without node, and one that connects to an IPv6 address those of a client whose family is
-    /// unknown.
+    /// without node. Without IPv6, the family of the client makes no difference.
     pub fn endpoints(
         &mut self,
         mut key: EndpointsKey,
@@ -116,10 +114,7 @@ impl DestinationIndex {
             Some(_) => {}
         }
         key.node = key.node.filter(|node| self.store.has_node(node));
-        let ipv6 = self.settings.ipv6;
-        key.family = key
-            .family
-            .filter(|family| ipv6 && *family == AddressFamily::V4);
+        key.family = key.family.filter(|_| self.settings.ipv6);
         Ok(if self.has_endpoints(&key) {
             let Self {
                 settings, store, ..

@@ -272,7 +272,8 @@ fn select_candidates<'a>(
 }
 
 /// Without IPv6, keeps IPv4 addresses only. With it, keeps only the addresses of the client's
-/// family of a pod that has addresses of both families, of IPv6 if it is unknown.
+/// family of a pod that has addresses of both families, of IPv6 if it is unknown. Endpoints without
+/// a pod do not tell which addresses belong together: for a known family they count as one.
 fn filter_families(
     mut candidates: Vec<Candidate<'_>>,
     ipv6: bool,
@@ -282,15 +283,17 @@ fn filter_families(
         candidates.retain(|candidate| candidate.addr.is_ipv4());
         return candidates;
     }
+    let may_be_left_out = |candidate: &Candidate<'_>| family.is_some() || candidate.pod.is_some();
     let family = family.unwrap_or(AddressFamily::V6);
     let is_near = |candidate: &Candidate<'_>| AddressFamily::of(candidate.addr.ip()) == family;
-    let pods: HashSet<Name> = candidates
+    let pod = |candidate: &Candidate<'_>| candidate.pod.map(|pod| pod.name.clone());
+    let near: HashSet<Option<Name>> = candidates
         .iter()
         .filter(|candidate| is_near(candidate))
-        .filter_map(|candidate| candidate.pod.map(|pod| pod.name.clone()))
+        .map(pod)
         .collect();
     candidates.retain(|candidate| {
-        is_near(candidate) || candidate.pod.is_none_or(|pod| !pods.contains(&pod.name))
+        is_near(candidate) || !may_be_left_out(candidate) || !near.contains(&pod(candidate))
     });
     candidates
 }

@@ -4,7 +4,7 @@ mod addresses;
 
 use std::net::SocketAddr;
 
-use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_core::endpoint::{AddressFamily, Endpoint, ProtocolHint};
 use mesh_objects::model::Kind;
 
 use super::*;
@@ -307,6 +307,34 @@ fn pod_of_both_families_is_reached_over_that_of_the_client() {
         let rx = endpoints(&mut index, of_family);
         assert_eq!(addrs(&rx), expect, "{family:?}");
     }
+}
+
+/// A Service without a selector has a slice for each family.
+#[test]
+fn endpoints_without_pods_are_reached_over_the_family_of_the_client() {
+    let of_family = |name: &str, ips: &str| {
+        let entries = format!("[{{addresses: [{ips}]}}]");
+        slice(&entries).replace("name: web-1,", &format!("name: {name},"))
+    };
+    let v4 = of_family("v4", "10.9.0.1");
+    let v6 = of_family("v6", "'fd00::9'");
+    let addresses = |slices: &str, family| {
+        let mut index = DestinationIndex::new(DestinationSettings {
+            ipv6: true,
+            ..destination_settings()
+        });
+        index.apply(apply(&(SERVICE.to_owned() + slices)));
+        addrs(&endpoints(&mut index, EndpointsKey { family, ..key(80) }))
+    };
+    let both = v4.clone() + &v6;
+    assert_eq!(addresses(&both, Some(AddressFamily::V4)), ["10.9.0.1:8080"]);
+    assert_eq!(
+        addresses(&both, Some(AddressFamily::V6)),
+        ["[fd00::9]:8080"]
+    );
+    // As in Linkerd.
+    assert_eq!(addresses(&both, None).len(), 2);
+    assert_eq!(addresses(&v6, Some(AddressFamily::V4)), ["[fd00::9]:8080"]);
 }
 
 #[test]
