@@ -7,6 +7,7 @@ use http_body::Frame;
 use mesh_http2::{BodyFrame, Error, ErrorCode};
 
 use super::shared_connection::{RecvStream, ResponseFuture};
+use crate::http::headers;
 
 /// The body of a message that is received on an HTTP/2 stream.
 ///
@@ -93,7 +94,12 @@ impl IncomingBody {
                 }
                 Some(Ok(Frame::data(data)))
             }
-            Some(Ok(BodyFrame::Trailers(trailers))) => Some(Ok(Frame::trailers(trailers))),
+            Some(Ok(BodyFrame::Trailers(mut trailers))) => {
+                if self.kind == MessageKind::Request {
+                    headers::strip_request_trailers(&mut trailers);
+                }
+                Some(Ok(Frame::trailers(trailers)))
+            }
             Some(Err(error)) if self.is_complete_despite(&error) => None,
             Some(Err(error)) => Some(Err(error)),
             None => None,

@@ -141,6 +141,22 @@ fn trailers_are_forwarded_in_both_directions() {
 }
 
 #[test]
+fn mesh_headers_in_trailers_of_a_client_do_not_reach_the_server() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let (_response, mut upload) = client.send_request(request(), false).unwrap();
+        let names = ["l5d-client-id", "checksum", "l5d-orig-proto", "l5d-other"];
+        let fields = names.map(|name| (name.parse().unwrap(), HeaderValue::from_static("1")));
+        upload.send_trailers(HeaderMap::from_iter(fields)).unwrap();
+        let (request, _respond) = called.recv().await.unwrap();
+        let (_, trailers) = read(&mut request.into_body()).await;
+        let trailers = trailers.unwrap();
+        let received: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
+        assert_eq!(received, ["checksum"]);
+    });
+}
+
+#[test]
 fn resets_are_forwarded_in_both_directions() {
     run(async |drain| {
         let (mut client, mut called) = setup(100, &drain).await;
