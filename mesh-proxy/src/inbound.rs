@@ -114,6 +114,7 @@ impl Inbound {
             tokio::time::sleep(self.enforcers.eviction_interval()).await;
             self.enforcers.evict_idle();
             self.apps.clients().evict_idle();
+            self.profiles.names().evict_idle();
         }
     }
 
@@ -121,6 +122,7 @@ impl Inbound {
     pub(crate) fn evict_unused(&self) {
         self.enforcers.evict_unused();
         self.apps.clients().evict_unused();
+        self.profiles.names().evict_unused();
     }
 
     /// Makes `count` enforcers that are in use: of one port, and clients with different names.
@@ -143,6 +145,19 @@ impl Inbound {
     #[cfg(test)]
     pub(crate) fn enforcers(&self) -> usize {
         self.enforcers.count()
+    }
+
+    /// Makes an HTTP client of the application for each of so many ports, as requests do.
+    #[cfg(test)]
+    pub(crate) fn make_app_clients(&self, count: u16) {
+        for port in 1..=count {
+            self.apps.client(([10, 77, 0, 1], port).into());
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn app_clients(&self) -> usize {
+        self.apps.clients().count()
     }
 
     #[cfg(test)]

@@ -37,4 +37,26 @@ impl Outbound {
             context,
         }
     }
+
+    /// Evicts what is idle, on a timer, until the proxy ends: while memory is short, no connection
+    /// is accepted that would do so.
+    pub(crate) async fn evict_idle(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(self.http.targets().eviction_interval()).await;
+            self.http.targets().evict_idle();
+            self.opaque.balancers().evict_idle();
+        }
+    }
+
+    /// Evicts all that is not in use, because memory is short.
+    pub(crate) fn evict_unused(&self) {
+        self.http.targets().evict_unused();
+        self.opaque.balancers().evict_unused();
+    }
+
+    /// The number of HTTP targets, and of balancers of opaque connections.
+    #[cfg(test)]
+    pub(crate) fn cached(&self) -> (usize, usize) {
+        (self.http.targets().count(), self.opaque.balancers().count())
+    }
 }

@@ -86,7 +86,9 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
     let mut accepting = JoinSet::new();
     let evicting = tokio::task::spawn_local(inbound.clone().evict_idle());
     let _evicting = AbortOnDropHandle::new(evicting);
-    let relief = Rc::new(Relief::new(inbound.clone()));
+    let evicting_outbound = tokio::task::spawn_local(outbound.clone().evict_idle());
+    let _evicting_outbound = AbortOnDropHandle::new(evicting_outbound);
+    let relief = Rc::new(Relief::new(inbound.clone(), outbound.clone()));
     let listener = Listener::new(parts.listeners.inbound, context.config.inbound.accept)?;
     let permits = context.shared.inbound_connections.clone();
     let limit = ConnectionLimit::new(Direction::Inbound, permits);
@@ -125,6 +127,7 @@ pub(crate) struct ConnectionLimit(Direction, Arc<Semaphore>);
 /// refused for lack of it: without a connection nothing would, and the refusals would not end.
 pub(crate) struct Relief {
     inbound: Rc<Inbound>,
+    outbound: Rc<Outbound>,
     last: Cell<Option<Instant>>,
 }
 
@@ -132,9 +135,10 @@ pub(crate) struct Relief {
 const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Relief {
-    pub(crate) fn new(inbound: Rc<Inbound>) -> Self {
+    pub(crate) fn new(inbound: Rc<Inbound>, outbound: Rc<Outbound>) -> Self {
         Self {
             inbound,
+            outbound,
             last: Cell::new(None),
         }
     }
@@ -148,6 +152,7 @@ impl Relief {
         {
             self.last.set(Some(now));
             self.inbound.evict_unused();
+            self.outbound.evict_unused();
             memory::return_freed();
         }
     }

@@ -101,6 +101,11 @@ impl Http {
         }
     }
 
+    /// The targets, for evictions.
+    pub(super) fn targets(&self) -> &IdleCache<Destination, HttpTarget> {
+        &self.targets
+    }
+
     /// Returns the handler of a connection of `client` to `addr`. `updates` are discovery's
     /// snapshots of `addr`.
     pub(crate) fn connection(

@@ -69,7 +69,7 @@ struct ConnectionRoute<'a> {
 
 /// The key of a balancer. The same destination has separate metric series for each route.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct BalancerKey {
+pub(super) struct BalancerKey {
     authority: Arc<str>,
     family: Option<AddressFamily>,
     load: PeakEwma,
@@ -109,6 +109,11 @@ impl Opaque {
             balancers: IdleCache::new(context.config.discovery.outbound_idle),
             context,
         }
+    }
+
+    /// The balancers, for evictions.
+    pub(super) fn balancers(&self) -> &IdleCache<BalancerKey, BalanceQueue<EndpointDial>> {
+        &self.balancers
     }
 
     /// Opens a connection by the target's opaque route. Fails without such a route: the target's

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::advance;
 
-use super::app::{App, Client, Speaks};
+use super::app::{App, Client, Speaks, expect, send};
 use super::world::{POD, Proxy, WEB, World, run, settle, while_time_passes};
 use crate::inbound::MAX_ENFORCERS;
 use crate::telemetry::labels::Direction;
@@ -75,11 +75,94 @@ fn connection_refused_for_memory_frees_what_is_unused() {
         assert_eq!(client.get().await.0, 200);
         scan(&proxy, 100).await;
         assert!(proxy.enforcers() > 1);
+        let mut named = proxy.inbound(app).await;
+        send(
+            &mut named,
+            "GET / HTTP/1.1\r\nhost: web.shop.svc.cluster.local\r\n\r\n",
+        )
+        .await;
+        expect(&mut named, 200).await;
+        drop(named);
+        settle().await;
+        assert_eq!(proxy.profiles(), 1);
         let permits = proxy.context.shared.inbound_connections.clone();
         let limit = ConnectionLimit::new(Direction::Inbound, permits);
         let permit = limit.try_acquire(&proxy.context, &proxy.relief());
         assert!(permit.is_none(), "memory is short");
         assert_eq!(proxy.enforcers(), 1, "that of the open connection");
+        assert_eq!(proxy.profiles(), 0);
         assert_eq!(client.get().await.0, 200);
+    });
+}
+
+#[test]
+fn clients_of_the_application_are_limited_and_freed_like_enforcers() {
+    run(async || {
+        let world = World::new().await;
+        let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
+        let denied = ("INBOUND_DEFAULT_POLICY", Some("deny"));
+        let proxy = world.proxy_with(WEB, &[little, denied]);
+        // A request makes one before it is denied.
+        let client = proxy.inbound((POD, 8080).into()).await;
+        let mut client = Client::new(client, Speaks::Http1).await;
+        assert_eq!(while_time_passes(client.get()).await.0, 403);
+        assert_eq!(proxy.app_clients(), 1);
+        drop(client);
+        settle().await;
+        let limit = u16::try_from(MAX_ENFORCERS).unwrap();
+        proxy.make_app_clients(limit + 200);
+        assert_eq!(proxy.app_clients(), MAX_ENFORCERS);
+
+        let permits = proxy.context.shared.inbound_connections.clone();
+        let limit = ConnectionLimit::new(Direction::Inbound, permits);
+        let permit = limit.try_acquire(&proxy.context, &proxy.relief());
+        assert!(permit.is_none(), "memory is short");
+        assert_eq!(proxy.app_clients(), 0);
+
+        proxy.evict_idle();
+        proxy.make_app_clients(10);
+        for _ in 0..30 {
+            advance(Duration::from_secs(10)).await;
+            settle().await;
+        }
+        assert_eq!(proxy.app_clients(), 0);
+    });
+}
+
+/// The application itself may have connected to many addresses.
+#[test]
+fn outbound_connection_refused_for_memory_frees_what_is_unused() {
+    run(async || {
+        let world = World::new().await;
+        let little = ("MESH_PROXY_MAX_MEMORY", Some("8388608"));
+        let proxy = world.proxy_with(WEB, &[little]);
+        let fill = async || {
+            for _ in 0..10 {
+                let app = App::start().await.named("web");
+                let client = proxy.outbound(app).await;
+                let mut client = Client::new(client, Speaks::Http1).await;
+                assert_eq!(while_time_passes(client.get()).await.0, 200);
+            }
+            settle().await;
+            assert!(
+                proxy.outbound_cached().0 >= 10,
+                "{:?}",
+                proxy.outbound_cached()
+            );
+        };
+        fill().await;
+        let permits = proxy.context.shared.outbound_connections.clone();
+        let limit = ConnectionLimit::new(Direction::Outbound, permits);
+        let permit = limit.try_acquire(&proxy.context, &proxy.relief());
+        assert!(permit.is_none(), "memory is short");
+        assert_eq!(proxy.outbound_cached(), (0, 0));
+
+        fill().await;
+        proxy.evict_idle();
+        for _ in 0..60 {
+            advance(Duration::from_secs(10)).await;
+            settle().await;
+        }
+        assert_eq!(proxy.outbound_cached(), (0, 0), "without a look-up");
     });
 }

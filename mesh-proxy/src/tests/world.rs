@@ -429,6 +429,12 @@ impl Proxy {
     /// Evicts idle values on a timer, as on a data thread.
     pub(super) fn evict_idle(&self) {
         spawn_local(self.inbound.clone().evict_idle());
+        spawn_local(self.outbound.clone().evict_idle());
+    }
+
+    /// The number of HTTP targets, and of balancers of opaque connections.
+    pub(super) fn outbound_cached(&self) -> (usize, usize) {
+        self.outbound.cached()
     }
 
     /// Makes `count` enforcers of clients with open connections, without the connections.
@@ -436,9 +442,17 @@ impl Proxy {
         self.inbound.hold_enforcers(count)
     }
 
+    pub(super) fn make_app_clients(&self, count: u16) {
+        self.inbound.make_app_clients(count);
+    }
+
+    pub(super) fn app_clients(&self) -> usize {
+        self.inbound.app_clients()
+    }
+
     /// What frees memory while connections are refused.
     pub(super) fn relief(&self) -> Relief {
-        Relief::new(self.inbound.clone())
+        Relief::new(self.inbound.clone(), self.outbound.clone())
     }
 
     /// The number of names of inbound requests whose profiles are looked up.

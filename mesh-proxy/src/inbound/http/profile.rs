@@ -99,6 +99,11 @@ impl Profiles {
         Some(profile)
     }
 
+    /// The names, for evictions.
+    pub(in crate::inbound) fn names(&self) -> &IdleCache<NameAddr, impl Sized> {
+        &self.names
+    }
+
     /// The number of names that this thread follows.
     #[cfg(test)]
     pub(in crate::inbound) fn count(&self) -> usize {
