@@ -2,7 +2,7 @@
 //! builders.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ struct State {
     policies: HashMap<String, ExtendedPolicy>,
     profiles: HashMap<String, Profile>,
     endpoints: HashMap<String, Vec<Endpoint>>,
+    /// Targets whose lookups get no response.
+    silent: HashSet<String>,
     /// The lookups of policies so far.
     lookups: Vec<String>,
     policy_streams: HashMap<String, MessageSender<ExtendedPolicy>>,
@@ -87,6 +89,11 @@ impl Answers {
         self.0.borrow_mut().policies.remove(&target.to_string());
     }
 
+    /// Leaves the lookups of a policy from now on without a response. Open streams go on.
+    pub(super) fn silent(&self, target: impl ToString) {
+        self.0.borrow_mut().silent.insert(target.to_string());
+    }
+
     /// The number of lookups of a policy so far.
     pub(super) fn lookups(&self, target: &str) -> usize {
         let state = self.0.borrow();
@@ -117,6 +124,9 @@ impl Answers {
                     let mut state = self.0.borrow_mut();
                     state.lookups.push(target.clone());
                     match state.policies.get(&target).cloned() {
+                        _ if state.silent.contains(&target) => {
+                            state.streams.push(Box::new(call.stream()));
+                        }
                         Some(policy) => {
                             let stream = call.stream();
                             stream.send(Ok(policy)).unwrap();

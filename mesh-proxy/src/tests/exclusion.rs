@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_core::policy::outbound::TcpVerdict;
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, advance};
 
-use super::answers::{Answers, detect, first, http_route, service};
-use super::app::{App, message, send, try_message, unused_addr};
+use super::answers::{Answers, detect, first, http_route, service, tcp};
+use super::app::{App, message, rest, send, try_message, unused_addr};
 use super::world::{CLIENT, Proxy, World, pod, run, settle, while_time_passes};
 
 const SERVICE: SocketAddr = SocketAddr::new(
@@ -150,6 +151,25 @@ fn endpoint_that_can_be_reached_again_is_found_within_100_ms() {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(30) {
             assert!(while_time_passes(scene.status(GET)).await >= 500);
+            advance(Duration::from_millis(100)).await;
+        }
+        App::start_at(addr).await.named("web");
+        advance(Duration::from_millis(100)).await;
+        assert_eq!(scene.status(GET).await, 200);
+    });
+}
+
+#[test]
+fn opaque_connection_finds_an_endpoint_that_can_be_reached_again_within_100_ms() {
+    run(async || {
+        let addr = unused_addr().await;
+        let scene = Scene::with(vec![Endpoint::plain(addr)]).await;
+        let opaque = tcp(first(service(AUTHORITY)), TcpVerdict::Forward);
+        scene.answers.policy(SERVICE, opaque);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(30) {
+            let mut client = scene.proxy.outbound(SERVICE).await;
+            assert_eq!(while_time_passes(rest(&mut client)).await, "");
             advance(Duration::from_millis(100)).await;
         }
         App::start_at(addr).await.named("web");

@@ -4,18 +4,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::TcpVerdict;
 use mesh_core::profile::Profile;
+use mesh_http2::ErrorCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::advance;
 
 use super::answers::{Answers, detect, first, http_route, service, tcp};
-use super::app::{App, Client, Speaks, send};
+use super::app::{App, Client, Speaks, rest, send};
 use super::world::{CLIENT, Proxy, run, settle, while_time_passes};
 use crate::discovery::OutboundTarget;
+use crate::http::{Body, HttpHandler as _, Request, Reset};
+use crate::outbound::http::Http;
 
 /// The address of a Service, which has no listener.
 const SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 80);
@@ -106,14 +111,14 @@ async fn closed(client: Client) {
     match client {
         Client::Http1(mut tcp, _) => assert!(matches!(tcp.read(&mut [0]).await, Ok(0))),
         Client::Http2(client) => {
-            // GOAWAY has arrived when there can be no further stream.
-            for _ in 0..100 {
-                if client.clone().ready().await.is_err() {
-                    return;
+            // GOAWAY has arrived when there can be no further stream. The kernel's events are
+            // received only now and then between yields, so that a few of them do not suffice.
+            while_time_passes(async {
+                while client.clone().ready().await.is_ok() {
+                    settle().await;
                 }
-                settle().await;
-            }
-            panic!("the connection accepts requests");
+            })
+            .await;
         }
     }
 }
@@ -148,6 +153,19 @@ fn no_request_reaches_a_deleted_service() {
     });
 }
 
+/// The policy that it had for the Service before is not used until it responds.
+#[test]
+fn new_service_is_reached_while_the_policy_service_is_silent() {
+    run(async || {
+        let scene = Scene::new().await;
+        assert_eq!(scene.get().await, answered("old"));
+        let _open = scene.proxy.outbound(SERVICE).await;
+        scene.answers.silent(SERVICE);
+        scene.tell(SERVICE, of_service("new")).await;
+        assert_eq!(scene.get().await, answered("new"));
+    });
+}
+
 #[test]
 fn service_that_takes_an_unused_address_later_is_reached() {
     run(async || {
@@ -159,6 +177,20 @@ fn service_that_takes_an_unused_address_later_is_reached() {
         scene.tell(SERVICE, of_nothing(SERVICE)).await;
         scene.give("new");
         told(&scene.proxy, SERVICE, &of_service("new")).await;
+        assert_eq!(scene.get().await, answered("new"));
+    });
+}
+
+/// Such as an EgressNetwork that contains the addresses of Services.
+#[test]
+fn service_that_takes_the_address_of_a_policy_without_object_is_reached() {
+    run(async || {
+        let scene = Scene::new().await;
+        scene.answers.profile(SERVICE, of_nothing(SERVICE));
+        assert_eq!(scene.get().await, answered("old"));
+        let _open = scene.proxy.outbound(SERVICE).await;
+        scene.answers.silent(SERVICE);
+        scene.tell(SERVICE, of_service("new")).await;
         assert_eq!(scene.get().await, answered("new"));
     });
 }
@@ -265,6 +297,95 @@ fn opaque_connection_continues_when_its_address_is_taken() {
         told(&scene.proxy, SERVICE, &of_service("new")).await;
         echo(&mut client, &mut server, 2).await;
     });
+}
+
+/// What the client then sends was meant for the Service that it connected to.
+#[test]
+fn connection_whose_address_is_taken_before_its_first_byte_ends() {
+    run(async || {
+        let scene = Scene::new().await;
+        let mut client = scene.proxy.outbound(SERVICE).await;
+        while_time_passes(told(&scene.proxy, SERVICE, &of_service("old"))).await;
+        scene.give("new");
+        told(&scene.proxy, SERVICE, &of_service("new")).await;
+        send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        assert_eq!(rest(&mut client).await, "");
+        assert_eq!(scene.get().await, answered("new"));
+    });
+}
+
+/// A client may send requests until it has received GOAWAY.
+#[test]
+fn request_that_arrives_after_its_address_was_taken_is_refused() {
+    run(async || {
+        let scene = Scene::new().await;
+        let mut client = scene.proxy.outbound(SERVICE).await;
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        client.write_all(preface).await.unwrap();
+        client.write_all(&get_frame(1)).await.unwrap();
+        assert_eq!(answer_to(1, &mut client).await, Answer::Headers);
+        scene.give("new");
+        told(&scene.proxy, SERVICE, &of_service("new")).await;
+        client.write_all(&get_frame(3)).await.unwrap();
+        let refused = Answer::Reset(h2::Reason::REFUSED_STREAM.into());
+        assert_eq!(answer_to(3, &mut client).await, refused);
+    });
+}
+
+/// Before another task has noticed it.
+#[test]
+fn request_is_refused_as_soon_as_its_address_is_taken() {
+    run(async || {
+        let scene = Scene::new().await;
+        let discovery = &scene.proxy.context.discovery;
+        let target = async || discovery.outbound(SERVICE).await.unwrap().borrow().clone();
+        let old = target().await;
+        scene.give("new");
+        told(&scene.proxy, SERVICE, &of_service("new")).await;
+        let new = target().await;
+        let (updates, following) = watch::channel(old);
+        let http = Http::new(scene.proxy.context.clone());
+        let connection = http.connection(SERVICE, SERVICE, following);
+        updates.send_replace(new);
+        let mut request = Request::new(Body::empty());
+        let refused = connection.handle(&mut request).now_or_never();
+        assert!(matches!(
+            refused,
+            Some(Err(Reset(ErrorCode::REFUSED_STREAM)))
+        ));
+    });
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Headers,
+    Reset(u32),
+}
+
+/// A HEADERS frame with END_STREAM and END_HEADERS: `GET http://web/`.
+fn get_frame(stream: u8) -> Vec<u8> {
+    let block = b"\x82\x86\x84\x41\x03web";
+    let header = [0, 0, block.len() as u8, 1, 5, 0, 0, 0, stream];
+    [&header[..], block].concat()
+}
+
+/// Reads frames until one answers the request of this stream.
+async fn answer_to(stream: u32, client: &mut TcpStream) -> Answer {
+    loop {
+        let mut header = [0; 9];
+        while_time_passes(client.read_exact(&mut header))
+            .await
+            .unwrap();
+        let [a, b, c, kind, _, of @ ..] = header;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        client.read_exact(&mut payload).await.unwrap();
+        match kind {
+            _ if u32::from_be_bytes(of) != stream => {}
+            1 => return Answer::Headers,
+            3 => return Answer::Reset(u32::from_be_bytes(payload.try_into().unwrap())),
+            _ => {}
+        }
+    }
 }
 
 /// Proxies of ingress controllers keep connections to pods.
