@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rcgen::KeyPair;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{
@@ -95,6 +96,13 @@ pub(crate) fn verify_chain(
     result
         .map(|_verified| ())
         .map_err(|error| error.to_string())
+}
+
+/// Reads the first private key of a PEM file. OpenSSL writes `EC PARAMETERS` before a key of an
+/// elliptic curve, which the key repeats.
+pub(crate) fn read_key(pem: &[u8]) -> Option<KeyPair> {
+    let der = PrivateKeyDer::from_pem_slice(pem).ok()?;
+    KeyPair::try_from(&der).ok()
 }
 
 /// Checks that the private key (PEM) matches the certificate (DER).

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use rcgen::string::{Ia5String, PrintableString};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, Issuer,
-    KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData as _, SubjectPublicKeyInfo,
+    KeyIdMethod, KeyUsagePurpose, PublicKeyData as _, SubjectPublicKeyInfo,
 };
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
@@ -15,6 +15,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::x509::X509Name;
 
+use crate::clients::tls;
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -80,8 +81,8 @@ fn cross_certificate(
         old_anchor.public_key() != new_anchor.public_key(),
         "both anchors have the same key, so that none has to be signed"
     );
-    let key =
-        KeyPair::from_pem(old_key).context("the old anchor's key is not a PEM private key")?;
+    let key = tls::read_key(old_key.as_bytes())
+        .context("the old anchor's key is not a PEM private key")?;
     ensure!(
         key.subject_public_key_info() == old_anchor.public_key().raw,
         "the key is not that of the old anchor"
@@ -144,11 +145,15 @@ fn subject(name: &X509Name<'_>) -> anyhow::Result<DistinguishedName> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::CertifiedIssuer;
+    use rcgen::{CertifiedIssuer, KeyPair};
 
     use super::*;
 
     fn anchor(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+        anchor_with(name, KeyPair::generate().unwrap())
+    }
+
+    fn anchor_with(name: &str, key: KeyPair) -> CertifiedIssuer<'static, KeyPair> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let organization = PrintableString::try_from("Mesh").unwrap();
@@ -159,7 +164,20 @@ mod tests {
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.not_after = OffsetDateTime::now_utc() + time::Duration::days(30);
-        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+        CertifiedIssuer::self_signed(params, key).unwrap()
+    }
+
+    /// As `openssl ecparam -genkey` writes it.
+    #[test]
+    fn key_after_parameters_of_its_curve_is_read() {
+        let key = KeyPair::generate().unwrap().serialize_pem();
+        let with_parameters = format!(
+            "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{key}"
+        );
+        let old = anchor_with("old", KeyPair::from_pem(&key).unwrap());
+        let new = anchor("new");
+        let now = OffsetDateTime::now_utc();
+        cross_certificate(&old.pem(), &with_parameters, &new.pem(), now).unwrap();
     }
 
     #[test]
