@@ -534,8 +534,7 @@ fn external_names_have_the_profile_of_the_clients_namespace() {
     assert_eq!(open.next(), "");
 }
 
-/// Clients can send any name.
-/// Counted in polls of its stream, each of which is a turn in which others may run.
+/// Counts the polls of each stream. Other tasks may run between two polls.
 #[test]
 fn first_answer_does_not_wait_for_a_client_that_holds_all_streams() {
     const LIMIT: usize = 1000;
@@ -575,6 +574,7 @@ fn first_answer_does_not_wait_for_a_client_that_holds_all_streams() {
     assert!(beside <= 2 * alone, "{beside} turns, {alone} alone");
 }
 
+/// Clients can send any name.
 #[test]
 fn external_names_without_profile_are_not_kept() {
     let cluster = Cluster::new("");
