@@ -25,7 +25,9 @@ impl Inbound {
         peer: Peer,
         enforcer: ActiveEnforcer,
     ) -> Result<Tunnel, ConnectionError> {
-        enforcer.authorize_connection(&peer)?;
+        // Its client would otherwise take the end for that of an empty stream.
+        let authorized = enforcer.authorize_connection(&peer);
+        authorized.inspect_err(|_| client.reset_on_close())?;
         let app = match app {
             Some(app) => *app,
             None => {

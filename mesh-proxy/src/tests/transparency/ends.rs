@@ -167,6 +167,20 @@ fn response_until_close_that_is_reset_is_not_complete() {
     });
 }
 
+/// Its client would take the close for the end of an empty stream.
+#[test]
+fn opaque_connection_that_the_policy_refuses_is_reset() {
+    run(async || {
+        let world = World::new().await;
+        let denied = ("INBOUND_DEFAULT_POLICY", Some("deny"));
+        let proxy = world.proxy_with(WEB, &[denied]);
+        let app = App::start().await;
+        let mut client = proxy.inbound(app.addr).await;
+        client.write_all(b"\0hello").await.unwrap();
+        assert_eq!(to_end(&mut client).await, (String::new(), End::Rst));
+    });
+}
+
 /// As a handler that waits for something: it learns that its client has closed, and may respond.
 #[test]
 fn close_of_a_client_during_a_silent_request_reaches_the_application() {
