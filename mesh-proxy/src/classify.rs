@@ -108,7 +108,7 @@ impl Classifier {
                     Some(FirstSpeaker::Server(server) | FirstSpeaker::ServerClosed(server)) => {
                         return Ok(Classification::Opaque(Some(server)));
                     }
-                    Some(FirstSpeaker::Neither(server)) => {
+                    Some(FirstSpeaker::ClientFinished(server) | FirstSpeaker::Neither(server)) => {
                         return Ok(Classification::Opaque(server));
                     }
                     None => return Ok(Classification::Closed),
@@ -153,6 +153,7 @@ impl Classifier {
                 HttpDetected::NotHttp
             }
             FirstSpeaker::ServerClosed(_) => HttpDetected::NotHttp,
+            FirstSpeaker::ClientFinished(_) => HttpDetected::Eof,
             FirstSpeaker::Neither(_) => HttpDetected::TimedOut,
         };
         self.record(&labels(), &Ok(detected), start);

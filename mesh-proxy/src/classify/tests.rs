@@ -159,7 +159,7 @@ const TABLE: &[(ProtocolPlan, Event, Classified, &str)] = &[
     (DETECT, ClientSends(199, GET), ("HTTP/1", 199, 0), "http/1 0"),
     (DETECT, ClientSends(1000, GET), ("HTTP/1", 1000, 1), "http/1 0"),
     (DETECT, ClientSends(1000, PARTIAL), ("opaque", 4000, 1), "read_timeout 3"),
-    (DETECT, ClientCloses, ("closed", 0, 0), "error 0"),
+    (DETECT, ClientCloses, ("opaque", 0, 0), "error 0"),
     (DETECT, ServerSends, ("opaque, connected", 200, 1), "not_http 0.2"),
     (DETECT, Silence, ("opaque, connected", 3000, 1), "read_timeout 3"),
     (DETECT, ServerUnreachable, ("opaque", 3000, 1), "read_timeout 3"),

@@ -132,6 +132,15 @@ impl Inbound {
                 let first = classifier.first_speaker(&mut io, timeout, target, labels, dial);
                 match first.await? {
                     Some(FirstSpeaker::Client) => {}
+                    // Such as a probe or a scan of ports, which is not worth a log line.
+                    Some(FirstSpeaker::ClientFinished(None)) if !enforcer.is_authorized(&plain) => {
+                        return Ok(ResolvedConnection::Closed);
+                    }
+                    Some(FirstSpeaker::ClientFinished(app)) => {
+                        let io = enforcer.measure(io);
+                        let opening = self.open_tunnel(io, app, plain, enforcer);
+                        return Ok(ResolvedConnection::Tunnel(Box::pin(opening).await?));
+                    }
                     Some(
                         FirstSpeaker::Server(app)
                         | FirstSpeaker::ServerClosed(app)

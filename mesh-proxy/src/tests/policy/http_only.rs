@@ -66,6 +66,12 @@ async fn scene(protocol: ServerProtocol) -> (App, Scene, MessageSender<Server>) 
     under(all_clients(protocol)).await
 }
 
+/// Accepts the connection of the client for which the proxy has asked for the policy.
+async fn drop_asking(app: &App) {
+    let asking = rest(&mut app.accept().await).await;
+    assert_eq!(asking, "");
+}
+
 impl Scene {
     async fn reached(&self, reaches: Reaches) -> Io {
         let dst = match reaches {
@@ -198,6 +204,7 @@ fn tunnel_ends_when_routes_are_attached() {
             probe
         }];
         let (app, scene, policy) = scene(detect(default.into(), None)).await;
+        drop_asking(&app).await;
         let mut client = scene.reached(Reaches::Unmeshed).await;
         send(&mut client, "\0hello").await;
         let mut server = app.accept().await;
@@ -217,6 +224,7 @@ fn detection_without_an_effective_limit_waits_for_the_client() {
             http: HttpServer::default(),
         };
         let (app, scene, _policy) = scene(protocol).await;
+        drop_asking(&app).await;
         let mut client = scene.reached(Reaches::Meshed).await;
         time_passes().await;
         send(&mut client, SHUT).await;

@@ -181,6 +181,24 @@ fn opaque_connection_that_the_policy_refuses_is_reset() {
     });
 }
 
+/// As `nc -N` without input does, to a server that speaks first or only.
+#[test]
+fn client_that_closes_its_half_without_a_byte_gets_what_the_server_sends() {
+    each_way(async |way| {
+        for waits in [Duration::ZERO, Duration::from_secs(1)] {
+            let (mut client, app, _between) = open(way).await;
+            while_time_passes(tokio::time::sleep(waits)).await;
+            client.shutdown().await.unwrap();
+            let mut server = while_time_passes(app.accept()).await;
+            assert_eq!(to_end(&mut server).await, (String::new(), End::Fin));
+            send(&mut server, "the time").await;
+            drop(server);
+            let ended = to_end(&mut client).await;
+            assert_eq!(ended, ("the time".to_owned(), End::Fin), "{way:?}");
+        }
+    });
+}
+
 /// As a handler that waits for something: it learns that its client has closed, and may respond.
 #[test]
 fn close_of_a_client_during_a_silent_request_reaches_the_application() {

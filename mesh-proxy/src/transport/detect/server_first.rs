@@ -26,6 +26,9 @@ pub(crate) enum FirstSpeaker<C> {
     /// The server has closed this connection without a byte, or has reset it. It remains to be
     /// told to the client.
     ServerClosed(Box<C>),
+    /// The client has closed its sending half without a byte, and may wait for the server. Contains
+    /// the connection to the server if there is one.
+    ClientFinished(Option<Box<C>>),
     /// Neither has, within the limit. Contains the connection to the server if there is one.
     Neither(Option<Box<C>>),
 }
@@ -51,18 +54,20 @@ pub(crate) async fn first_speaker<C: AsMut<Io>>(
     let deadline = start + limit;
     let dial_at = deadline.min(start + dial_delay);
     if let Ok(read) = timeout_at(dial_at, read_more(client, scratch)).await {
-        return read.map(|_| FirstSpeaker::Client);
+        return read.map(|fill| by_client(fill, None));
     }
     let server = tokio::select! {
         biased;
-        read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
+        read = read_more(client, scratch) => return read.map(|fill| by_client(fill, None)),
         server = Box::pin(dial()) => server.map(Box::new),
         () = sleep_until(deadline) => None,
     };
     if let Some(mut server) = server {
         tokio::select! {
             biased;
-            read = read_more(client, scratch) => return read.map(|_| FirstSpeaker::Client),
+            read = read_more(client, scratch) => {
+                return read.map(|fill| by_client(fill, Some(server)));
+            }
             read = read_more((*server).as_mut(), scratch) => {
                 return Ok(match read {
                     Ok(Fill::Read(_)) => FirstSpeaker::Server(server),
@@ -73,7 +78,14 @@ pub(crate) async fn first_speaker<C: AsMut<Io>>(
         }
     }
     match timeout_at(deadline, read_more(client, scratch)).await {
-        Ok(read) => read.map(|_| FirstSpeaker::Client),
+        Ok(read) => read.map(|fill| by_client(fill, None)),
         Err(_elapsed) => Ok(FirstSpeaker::Neither(None)),
+    }
+}
+
+fn by_client<C>(fill: Fill, server: Option<Box<C>>) -> FirstSpeaker<C> {
+    match fill {
+        Fill::End => FirstSpeaker::ClientFinished(server),
+        Fill::Read(_) | Fill::Full => FirstSpeaker::Client,
     }
 }
