@@ -99,15 +99,17 @@ impl Connection {
         polled
     }
 
-    /// Returns how many bytes the receive window of a stream lacks for the rest of its message, at
-    /// most those up to [`Config::widened_stream_window`](super::Config::widened_stream_window). 0
-    /// if the window was widened before.
+    /// Returns how many bytes the receive window of a stream lacks for the rest of its message, or
+    /// for any message if that has not begun; at most those up to
+    /// [`Config::widened_stream_window`](super::Config::widened_stream_window). 0 if the window was
+    /// widened before.
     pub fn missing_window(&self, id: StreamId) -> u32 {
         let Some(stream) = self.streams.get(&id.0) else {
             return 0;
         };
         let inbound = &stream.inbound;
-        if inbound.state != MessageState::Body
+        if inbound.state == MessageState::Complete
+            || inbound.responds_to_head
             || stream.failure.is_some()
             || inbound.window.is_widened()
         {

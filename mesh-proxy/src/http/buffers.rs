@@ -23,7 +23,7 @@ pub(super) const READ_SIZE: usize = 64 * 1024;
 
 /// Size of the reads at the beginning of a response, until its client's connection allows for more
 /// ([`ReadAhead`](super::http2::ReadAhead)): as much as responses over HTTP/2 begin with.
-pub(super) const FIRST_READ_SIZE: usize = 16 * 1024;
+pub(super) const FIRST_READ_SIZE: u32 = 16 * 1024;
 
 /// How many vectors are kept, and their largest capacity. A connection holds one while it writes,
 /// rarely longer than one poll.

@@ -33,6 +33,7 @@ use self::ping::{PingEvent, Pinger};
 #[cfg(test)]
 pub(super) use self::read_ahead::READ_AHEAD_BYTES;
 pub(super) use self::read_ahead::ReadAhead;
+use self::read_ahead::ReadAheadGrant;
 use self::shared_connection::SendStream;
 pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
 pub(super) use self::stream_guard::StreamGuard;

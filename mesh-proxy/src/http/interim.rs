@@ -41,6 +41,16 @@ impl InterimSender {
         }
     }
 
+    /// How many bytes of the response may be read ahead from the beginning, in addition to those of
+    /// each response. The connection of an HTTP/1 client carries one response at a time, and takes
+    /// any number.
+    pub(super) fn read_ahead(&self) -> u32 {
+        match self {
+            Self::Http1(_) => u32::MAX,
+            Self::Http2(interim) => interim.read_ahead(),
+        }
+    }
+
     /// Passes the close of the client's sending direction on to `upstream`, instead of to an
     /// earlier one.
     pub(super) fn pass_close_to(&self, upstream: UpstreamStream) {

@@ -306,6 +306,32 @@ fn widened_window_holds_more_of_one_stream_and_only_as_much_as_its_message_needs
 }
 
 #[test]
+fn window_widened_with_the_request_holds_more_of_its_response() {
+    let mut pair = Pair::new();
+    pair.client = Connection::new(&Config {
+        stream_window: 100,
+        widened_stream_window: 400,
+        ..config(Role::Client)
+    });
+    pair.server = Connection::new(&config(Role::Server));
+    pair.exchange();
+    for (method, window) in [(http::Method::GET, 400), (http::Method::HEAD, 100)] {
+        let mut request = request();
+        *request.method_mut() = method;
+        let id = pair.client.open(&request, true);
+        assert_eq!(pair.client.missing_window(id), window - 100);
+        pair.client.widen_window(id, u32::MAX);
+        pair.exchange();
+        let accepted = pair.server.next_request().unwrap();
+        pair.server.respond(accepted.id, &Response::new(()), false);
+        let held = fill(&mut pair.server, accepted.id, usize::MAX);
+        assert_eq!(held, window as usize);
+        pair.exchange();
+        assert_eq!(pair.client.missing_window(id), 0, "widened once");
+    }
+}
+
+#[test]
 fn buffered_output_is_limited() {
     let mut pair = Pair::with(&Config {
         stream_window: 1 << 24,

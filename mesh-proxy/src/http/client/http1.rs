@@ -15,6 +15,7 @@ use super::{Dial, SendError};
 use crate::config::Http1Limits;
 use crate::error::DialError;
 use crate::http::body::ResponseGuard;
+use crate::http::buffers::FIRST_READ_SIZE;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::pool::{Pool, PoolGuard};
 use crate::http::http1::{
@@ -115,7 +116,9 @@ impl ResponseFuture {
         {
             interim.forward_expectation();
         }
-        let upstream = connection.begin_exchange();
+        let read_ahead = interim.as_ref().map_or(0, InterimSender::read_ahead);
+        let read_size = FIRST_READ_SIZE.saturating_add(read_ahead);
+        let upstream = connection.begin_exchange(read_size);
         let encoder = begin_request(&connection, request, &body)?;
         if let Some(interim) = &interim {
             interim.pass_close_to(upstream);

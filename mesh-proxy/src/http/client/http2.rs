@@ -338,6 +338,9 @@ impl StreamReservation {
         prepare_request(request.headers_mut(), &body);
         let is_last = body.has_no_body();
         let (response_future, send_stream) = ResponseFuture::start(&self.shared, request, is_last);
+        if let Some(client) = &interim {
+            response_future.widen_ahead(client.read_ahead());
+        }
         if let Some(client @ InterimSender::Http1(_)) = &interim {
             let (shared, id) = response_future.stream();
             client.pass_close_to(shared.upstream(id));

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use mesh_http2::{BodyFrame, Error, ErrorCode};
 
+use super::FIRST_RESPONSE_WINDOW;
 use super::shared_connection::{RecvStream, ResponseFuture};
 use crate::http::headers;
 
@@ -57,9 +58,12 @@ impl IncomingBody {
         self.remaining
     }
 
-    /// Widens the flow-control window. `grant` gets the bytes that it lacks, and returns the bytes
-    /// to add.
+    /// Widens the flow-control window of a response. `grant` gets the bytes that it lacks, and
+    /// returns the bytes to add.
     pub(in crate::http) fn widen_window(&self, grant: impl FnOnce(u32) -> u32) {
+        let first = u64::from(FIRST_RESPONSE_WINDOW);
+        let is_long = self.remaining.is_none_or(|length| length > first);
+        self.stream.record_length(is_long);
         let (mut connection, id) = self.stream.connection();
         let missing = connection.missing_window(id);
         if missing > 0 {

@@ -12,7 +12,8 @@ use mesh_runtime::drain;
 
 use super::shared_connection::RequestBodyMonitor;
 use super::{
-    Driver, IncomingBody, OutgoingBody, ReadAhead, SendStream, SharedConnection, prepare_response,
+    Driver, IncomingBody, OutgoingBody, ReadAhead, ReadAheadGrant, SendStream, SharedConnection,
+    prepare_response,
 };
 use crate::config::{ClientTrust, Http2Server, HttpLimits};
 use crate::http::body_timeout::BodyTimeout;
@@ -165,7 +166,9 @@ fn exchange<H: HttpHandler>(
         content_length,
     } = accepted;
     let (recv_stream, send_stream) = shared.split(id);
-    let interim = InterimSender::Http2(super::InterimSender::new(&shared, id, &request));
+    let mut read_ahead = config.read_ahead.grant_ahead();
+    let interim = super::InterimSender::new(&shared, id, &request, read_ahead.bytes());
+    let interim = InterimSender::Http2(interim);
     let body = Body::http2(IncomingBody::request(
         recv_stream,
         content_length,
@@ -214,7 +217,8 @@ fn exchange<H: HttpHandler>(
                 if MessageContext::of(response.extensions()).closes_connection {
                     shared.start_graceful_shutdown();
                 }
-                send_response(response, send_stream, watch).await;
+                // Its grant is held until all is sent.
+                send_response(response, send_stream, watch, &mut read_ahead).await;
             }
         }
     }
@@ -264,6 +268,7 @@ async fn send_response<H>(
     response: Response,
     send_stream: SendStream,
     mut watch: SlowBodyWatch<H>,
+    read_ahead: &mut ReadAheadGrant,
 ) {
     let (mut parts, mut body) = response.into_parts();
     let revocable = body.take_revocable();
@@ -273,8 +278,7 @@ async fn send_response<H>(
     if is_last {
         return;
     }
-    let config = watch.config.clone();
-    let _held_until_sent = config.read_ahead.widen(&body);
+    read_ahead.widen(&body);
     let mut outgoing = OutgoingBody::new(body, send_stream);
     let sent = poll_fn(|cx| {
         let sent = Pin::new(&mut outgoing).poll(cx);

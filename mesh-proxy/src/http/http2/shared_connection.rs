@@ -23,6 +23,9 @@ struct Shared {
     /// An accepted connection has it: where the close of the HTTP/1 client of a stream is passed
     /// on. Only streams of another proxy have an entry.
     upstreams: RefCell<AHashMap<StreamId, UpstreamStream>>,
+    /// Of an opened connection: the last response did not fit its first window, so that the next
+    /// one is unlikely to.
+    has_long_responses: Cell<bool>,
 }
 
 impl CloseExchange for Shared {
@@ -64,6 +67,7 @@ pub(in crate::http) struct InterimSender {
     id: StreamId,
     /// A request with `expect` has it: whether the 100 has not been sent yet.
     awaited: Option<Rc<Cell<bool>>>,
+    read_ahead: u32,
 }
 
 impl SharedConnection {
@@ -71,6 +75,7 @@ impl SharedConnection {
         Self(Rc::new(Shared {
             connection: RefCell::new(connection),
             upstreams: RefCell::default(),
+            has_long_responses: Cell::new(false),
         }))
     }
 
@@ -167,6 +172,15 @@ impl ResponseFuture {
         shared.connection().poll_response(*id, cx.waker())
     }
 
+    /// Widens the window of the response by at most `by` bytes with the request, if the last
+    /// response was long. That costs a frame, and saves the response a round trip.
+    pub(in crate::http) fn widen_ahead(&self, by: u32) {
+        let RecvStream { shared, id } = &self.0;
+        if by > 0 && shared.0.has_long_responses.get() {
+            shared.connection().widen_window(*id, by);
+        }
+    }
+
     pub(in crate::http) fn stream(&self) -> (SharedConnection, StreamId) {
         (self.0.shared.clone(), self.0.id)
     }
@@ -201,13 +215,24 @@ impl PendingRequestBody for RequestBodyMonitor {
 }
 
 impl InterimSender {
-    pub(super) fn new<B>(shared: &SharedConnection, id: StreamId, request: &Request<B>) -> Self {
+    /// `read_ahead`: how many bytes of the response the client's connection has granted.
+    pub(super) fn new<B>(
+        shared: &SharedConnection,
+        id: StreamId,
+        request: &Request<B>,
+        read_ahead: u32,
+    ) -> Self {
         let expects = request.headers().contains_key(EXPECT);
         Self {
             shared: shared.clone(),
             id,
+            read_ahead,
             awaited: expects.then(|| Rc::new(Cell::new(true))),
         }
+    }
+
+    pub(in crate::http) fn read_ahead(&self) -> u32 {
+        self.read_ahead
     }
 
     pub(in crate::http) fn is_continue_awaited(&self) -> bool {
@@ -278,6 +303,11 @@ impl SendStream {
 }
 
 impl RecvStream {
+    /// Records whether the response is longer than its first window.
+    pub(super) fn record_length(&self, is_long: bool) {
+        self.shared.0.has_long_responses.set(is_long);
+    }
+
     pub(super) fn connection(&self) -> (RefMut<'_, Connection>, StreamId) {
         (self.shared.connection(), self.id)
     }

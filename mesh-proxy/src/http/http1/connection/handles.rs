@@ -55,7 +55,9 @@ impl IncomingBody {
             BodyDecoder::Length(left) => {
                 let unread = left.saturating_sub(inner.input.len() as u64);
                 let beyond = unread.saturating_sub(inner.read_size.into());
-                u32::try_from(beyond).map_or(missing, |beyond| beyond.min(missing))
+                // A read that fills its buffer is followed by one that finds nothing.
+                let room = beyond + u64::from(beyond > 0);
+                u32::try_from(room).map_or(missing, |room| room.min(missing))
             }
             BodyDecoder::Chunked(_) | BodyDecoder::UntilClose => missing,
         };

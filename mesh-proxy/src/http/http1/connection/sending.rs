@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use tokio::io::AsyncWrite as _;
 
 use super::{Connection, Inner};
-use crate::http::buffers::FIRST_READ_SIZE;
+use crate::http::buffers::READ_SIZE;
 use crate::http::client_close::{CloseExchange, UpstreamStream};
 use crate::transport::reset;
 
@@ -28,13 +28,14 @@ pub(super) enum Sending {
 }
 
 impl Connection {
-    /// Begins an exchange on an opened connection. Its response is read in small steps until
+    /// Begins an exchange on an opened connection. Its response is read in steps of `read_size`
+    /// bytes, at most [`READ_SIZE`], until
     /// [`IncomingBody::widen_reads`](super::IncomingBody::widen_reads).
-    pub(in crate::http) fn begin_exchange(self: &Rc<Self>) -> UpstreamStream {
+    pub(in crate::http) fn begin_exchange(self: &Rc<Self>, read_size: u32) -> UpstreamStream {
         let exchange = {
             let mut inner = self.inner();
             inner.sending = Sending::Open { is_complete: false };
-            inner.read_size = FIRST_READ_SIZE as u32;
+            inner.read_size = read_size.min(READ_SIZE as u32);
             inner.exchanges = inner.exchanges.wrapping_add(1);
             inner.exchanges
         };

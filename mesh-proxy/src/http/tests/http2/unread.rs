@@ -175,3 +175,31 @@ fn budget_is_returned_when_unread_responses_are_dropped() {
         }
     });
 }
+
+/// The window is what the server may send before the proxy has received the header section.
+#[test]
+fn window_is_widened_with_the_request_after_a_long_response() {
+    const FIRST: usize = 16 * 1024;
+    const GRANTED: usize = 64 * 1024;
+    const LONG: usize = 60 * 1024;
+    run(async |drain| {
+        let (mut client, mut called) = setup(10, &drain).await;
+        for (length, expected) in [(LONG, FIRST), (LONG, GRANTED), (9, GRANTED), (9, FIRST)] {
+            let (response_future, mut respond) = open(&mut client, &mut called).await;
+            let mut head = response();
+            head.headers_mut().insert("content-length", length.into());
+            let mut body = respond.send_response(head, false).unwrap();
+            body.reserve_capacity(1 << 20);
+            assert_eq!(body.capacity(), expected, "{length}");
+            body.send_data(vec![b'x'; length].into(), true).unwrap();
+            let mut received = response_future.await.unwrap().into_body();
+            let mut missing = length;
+            while missing > 0 {
+                let data = received.data().await.unwrap().unwrap();
+                let released = received.flow_control().release_capacity(data.len());
+                released.unwrap();
+                missing -= data.len();
+            }
+        }
+    });
+}
