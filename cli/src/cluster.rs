@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::target::{MeshPod, Scope};
+use crate::resource::{MeshPod, Scope};
 
 pub(crate) struct Cluster {
     pub(crate) client: Client,

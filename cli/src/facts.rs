@@ -31,7 +31,7 @@ pub(crate) use self::{
 use crate::analyze::kinds::POLICIES;
 use crate::analyze::{self, Finding};
 use crate::cluster::agent;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// A fact, or why it could not be determined.
 pub(crate) type Fact<T> = Result<T, String>;

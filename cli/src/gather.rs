@@ -18,7 +18,7 @@ use crate::cluster::error::to_fact;
 use crate::facts::injection::dry_run_namespace;
 use crate::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use crate::mesh::Mesh;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// Gathers the facts that the checks of the mode use.
 pub(crate) async fn facts(mesh: Option<&Mesh>, mode: Mode, scope: Scope) -> Facts {

@@ -17,9 +17,9 @@ mod install;
 mod mesh;
 mod node;
 mod output;
+mod resource;
 mod runtime;
 mod stop;
-mod target;
 
 use std::process::ExitCode;
 

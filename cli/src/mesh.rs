@@ -18,7 +18,7 @@ use crate::exit::Failure;
 use crate::global::{CONTROL_NAMESPACE, Global};
 use crate::node::Node;
 use crate::output;
-use crate::target::{AgentReport, MeshPod, Scope, pod};
+use crate::resource::{AgentReport, MeshPod, Scope, pod};
 
 pub(crate) enum Mesh {
     Local(Node),

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 
 use crate::clients::connection::Connection;
 use crate::exit::Failure;
-use crate::target::{AgentReport, MeshPod};
+use crate::resource::{AgentReport, MeshPod};
 
 #[derive(Clone)]
 pub(crate) struct Node {

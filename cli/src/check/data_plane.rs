@@ -20,7 +20,7 @@ use super::{fix, versions};
 use crate::facts::containers::can_respond;
 use crate::facts::{Environment, Facts, Mode, fact_ref, full_name, injection, proxy_container};
 use crate::output::count;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 pub(super) const APPLIES: fn(&Facts) -> bool = |facts| match facts.environment {
     Environment::Machine => false,

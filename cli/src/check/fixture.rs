@@ -27,7 +27,7 @@ use crate::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
     Permission, Proxy, ValidatorObjects,
 };
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// 2026-01-01, the current time of the fixture.
 pub(super) const NOW: u64 = 1_767_225_600;

@@ -18,7 +18,7 @@ use mesh_api::tap_request::{self, DEFAULT_MAX_RPS, PATH_PREFIX};
 use mesh_core::tap::TapFilter;
 
 use crate::exit::Failure;
-use crate::target::resource::{Resource, ResourceKind};
+use crate::resource::{Resource, ResourceKind};
 
 /// A checked request.
 #[derive(Clone, Debug)]

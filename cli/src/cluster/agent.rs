@@ -12,7 +12,7 @@ use super::{Cluster, error};
 use crate::clients::connection::Connection;
 use crate::clients::{self, http};
 use crate::exit::Failure;
-use crate::target::AgentReport;
+use crate::resource::AgentReport;
 
 /// The name of the agent's DaemonSet and container.
 pub(crate) const NAME: &str = "mesh-agent";

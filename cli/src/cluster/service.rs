@@ -10,7 +10,7 @@ use mesh_k8s::select;
 
 use super::{Cluster, error};
 use crate::exit::Failure;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// A port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

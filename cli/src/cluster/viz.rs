@@ -7,7 +7,7 @@ use mesh_k8s::pod;
 use super::{Cluster, error};
 use crate::clients::metrics_api::{self, MetricsApi};
 use crate::exit::Failure;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// The label of the extension's namespace, as in Linkerd.
 const EXTENSION: &str = "linkerd.io/extension=viz";

@@ -13,7 +13,7 @@ use crate::mesh::Mesh;
 use crate::node::Node;
 use crate::output::table::Table;
 use crate::output::{self, Format, count, manifests};
-use crate::target::Scope;
+use crate::resource::Scope;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

@@ -13,7 +13,7 @@ use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::progress::Progress;
 use crate::output::style::Mark;
-use crate::target::Scope;
+use crate::resource::Scope;
 use crate::{gather, output};
 
 const EXAMPLES: &str = "\

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::{self, Format, count};
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
-use crate::target::{MeshPod, Scope};
+use crate::resource::{MeshPod, Scope};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -18,7 +18,7 @@ use crate::output::progress::Progress;
 use crate::output::style::Mark;
 use crate::output::table::Table;
 use crate::output::{self, Format};
-use crate::target::Scope;
+use crate::resource::Scope;
 use crate::{certificate, gather};
 
 const EXAMPLES: &str = "\

@@ -10,7 +10,7 @@ use crate::global::Global;
 use crate::install::{inventory, manifest, preflight};
 use crate::output;
 use crate::output::manifests::ManifestFormat;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 const EXAMPLES: &str = "\
 Examples:

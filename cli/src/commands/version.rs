@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::{self, Format};
-use crate::target::{MeshPod, Scope};
+use crate::resource::{MeshPod, Scope};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,7 +10,7 @@ use crate::facts::names::{COMPONENTS, INJECTOR_SERVICE};
 use crate::facts::{Agent, Controller, Environment, Fact, Facts, Mode, Proxy};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 /// The port at which the API server calls the injector.
 const WEBHOOK_PORT: u16 = 8443;

@@ -17,7 +17,7 @@ use crate::facts::names::{
     TRUST_ROOTS, VALIDATORS, ValidatorNames,
 };
 use crate::facts::{Fact, Facts, Mode, ValidatorObjects};
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// The API groups that the mesh uses.
 const GROUPS: [&str; 4] = [

@@ -18,7 +18,7 @@ use tokio_stream::StreamExt;
 use super::Mesh;
 use crate::clients::grpc;
 use crate::exit::Failure;
-use crate::target::{MeshPod, Scope};
+use crate::resource::{MeshPod, Scope};
 
 const DESTINATION_PORT: u16 = 8086;
 pub(crate) const POLICY_PORT: u16 = 8090;

@@ -15,7 +15,7 @@ use super::edits::{
 use crate::facts::permission::FOR_INSTALLATION;
 use crate::facts::{Environment, Facts, InjectionDryRun, Mode};
 use crate::output::style::Mark;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// A fault: the change of a healthy cluster, the check that must report it and a part of the
 /// message.

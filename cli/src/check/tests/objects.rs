@@ -16,7 +16,7 @@ use super::{evaluate, find, healthy, row, wrong_rows};
 use crate::facts::injection::dry_run_namespace;
 use crate::facts::{Facts, InjectionDryRun};
 use crate::output::style::Mark;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 pub(super) const FAULTS: &[Fault] = &[
     check("issuer-may-sign").fails("lack CA:TRUE", |facts| {

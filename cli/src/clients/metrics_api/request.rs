@@ -9,7 +9,7 @@ use mesh_api::linkerd2::viz::{
 };
 use mesh_core::units::parse_prometheus_duration;
 
-use crate::target::resource::{Resource, ResourceKind};
+use crate::resource::{Resource, ResourceKind};
 
 /// The objects that a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

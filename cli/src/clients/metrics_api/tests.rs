@@ -7,7 +7,7 @@ use mesh_api::linkerd2::viz::*;
 use tonic::{Code, Request, Response};
 
 use super::*;
-use crate::target::resource::Resource as CliResource;
+use crate::resource::Resource as CliResource;
 
 /// Responds to StatSummary from the name of the selected object, and to nothing else.
 struct Script;

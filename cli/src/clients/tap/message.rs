@@ -10,7 +10,7 @@ use mesh_api::{tap_conditions, tap_request};
 
 use super::TapQuery;
 use crate::exit::Failure;
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 impl TapQuery {
     /// Returns the query of a message. Its conditions must be a flat list, as in the tap API, and

@@ -16,7 +16,7 @@ use mesh_api::tap_frames::frame;
 use mesh_core::tap::{TapEventKind, TapStreamEnd};
 
 use super::*;
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 type TestBody = UnsyncBoxBody<Bytes, Infallible>;
 

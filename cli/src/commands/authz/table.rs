@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 /// A Server's port, optionally a route of it, and an authorization of its clients.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]

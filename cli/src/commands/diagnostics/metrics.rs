@@ -4,8 +4,7 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
-use crate::target::resource::{ResourceKind, WORKLOADS};
-use crate::target::{MeshPod, Scope};
+use crate::resource::{MeshPod, ResourceKind, Scope, WORKLOADS};
 use crate::{clients, output};
 
 const PROXY_METRICS_EXAMPLES: &str = "\

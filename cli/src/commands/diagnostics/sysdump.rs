@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::facts::Mode;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::target::Scope;
+use crate::resource::Scope;
 use crate::{check, gather, output};
 
 #[derive(Debug, clap::Args)]

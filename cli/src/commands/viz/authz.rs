@@ -9,7 +9,7 @@ use crate::clients::metrics_api::{AuthzRow, PolicyObject};
 use crate::global::Global;
 use crate::output::table::Table;
 use crate::output::{self, Format, figures};
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

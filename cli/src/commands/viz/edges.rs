@@ -11,7 +11,7 @@ use crate::global::Global;
 use crate::output;
 use crate::output::style::Mark;
 use crate::output::table::Table;
-use crate::target::resource::{Resource, ResourceKind, WORKLOADS};
+use crate::resource::{Resource, ResourceKind, WORKLOADS};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

@@ -8,7 +8,7 @@ use crate::cluster::error;
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output;
-use crate::target::{Scope, TapState};
+use crate::resource::{Scope, TapState};
 
 /// The lists in their order, each with its heading.
 const LISTS: [(TapState, &str); 3] = [

@@ -15,7 +15,7 @@ use crate::mesh::Mesh;
 use crate::mesh::tap::TapStream;
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

@@ -3,8 +3,7 @@
 use crate::clients::metrics_api::{Target, TimeWindow};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::target::Scope;
-use crate::target::resource::{Resource, ResourceKind};
+use crate::resource::{Resource, ResourceKind, Scope};
 
 /// The flags of commands about a time window.
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,7 @@ use crate::clients::metrics_api::{Peer, RouteRow, RouteTable, StatQuery};
 use crate::global::Global;
 use crate::output::table::Table;
 use crate::output::{self, printable};
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]

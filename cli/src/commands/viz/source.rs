@@ -13,7 +13,7 @@ use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::mesh::prometheus_server::Prometheus;
 use crate::node::Node;
-use crate::target::Scope;
+use crate::resource::Scope;
 
 /// The flags of every command.
 #[derive(Debug, clap::Args)]

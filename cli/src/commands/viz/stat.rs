@@ -11,8 +11,7 @@ use super::table_format::TableFormat;
 use crate::clients::metrics_api::{Peer, StatQuery, StatRow};
 use crate::exit::Failure;
 use crate::global::Global;
-use crate::target::Scope;
-use crate::target::resource::{Resource, ResourceKind};
+use crate::resource::{Resource, ResourceKind, Scope};
 use crate::{clients, output};
 
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::prometheus_server::Prometheus;
 use crate::output::Format;
-use crate::target::resource::{Resource, ResourceKind};
+use crate::resource::{Resource, ResourceKind};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TrafficArgs {
@@ -218,7 +218,7 @@ pub(super) fn route_type(sample: &Sample) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::target::Scope;
+    use crate::resource::Scope;
 
     pub(in crate::commands::viz) fn sample(labels: &[(&str, &str)], value: f64) -> Sample {
         let labels = labels

@@ -21,7 +21,7 @@ use super::question::Question;
 use super::report::is_through_proxy;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 /// Maximum number of requests until the proxies have reported one: a tap may begin later than its
 /// source tells.

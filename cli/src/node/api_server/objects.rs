@@ -5,7 +5,7 @@ use mesh_core::node::{PodStatus, TIER_ANNOTATION, TIER_REASON_ANNOTATION};
 use serde_json::{Value, json};
 
 use super::super::Node;
-use crate::target::AgentReport;
+use crate::resource::AgentReport;
 
 /// What a path names.
 #[derive(Debug, PartialEq, Eq)]

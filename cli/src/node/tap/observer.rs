@@ -15,7 +15,7 @@ use crate::clients::grpc;
 use crate::clients::tls::{CertificateRequest, TlsClient};
 use crate::exit::Failure;
 use crate::global::CONTROL_NAMESPACE;
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 /// Connects as the observer of a node.
 pub(crate) struct Observer {

@@ -15,8 +15,7 @@ use mesh_k8s::{pod, select};
 use super::super::Node;
 use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
-use crate::target::TapState;
-use crate::target::resource::ResourceKind;
+use crate::resource::{ResourceKind, TapState};
 
 /// A pod whose proxy is tapped.
 #[derive(Clone, Debug, PartialEq, Eq)]

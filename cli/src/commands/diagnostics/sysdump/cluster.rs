@@ -11,7 +11,7 @@ use super::Dump;
 use crate::cluster::{Cluster, Namespaced, error};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
-use crate::target::Scope;
+use crate::resource::Scope;
 use crate::{clients, gather};
 
 pub(super) async fn collect(mesh: &Mesh, cluster: &Cluster, lines: i64, dump: &mut Dump) {

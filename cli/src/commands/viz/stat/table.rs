@@ -4,7 +4,7 @@ use super::super::cells::{REQUESTS, request_cells};
 use crate::clients::metrics_api::StatRow;
 use crate::output::table::Table;
 use crate::output::{figures, printable};
-use crate::target::resource::ResourceKind;
+use crate::resource::ResourceKind;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {

@@ -6,7 +6,7 @@ use crate::clients::tap::TapQuery;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 #[derive(Debug, clap::Args)]
 pub(in crate::commands::viz) struct Filter {

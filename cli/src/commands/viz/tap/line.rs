@@ -4,7 +4,7 @@ use mesh_core::labels::{Labels, workload_label};
 use mesh_core::tap::{TapContext, TapDirection, TapEvent, TapEventKind, TapStreamEnd};
 
 use crate::output::printable;
-use crate::target::resource::ResourceKind;
+use crate::resource::ResourceKind;
 
 /// The number of the last status that gRPC defines.
 const LAST_GRPC_STATUS: u16 = 16;

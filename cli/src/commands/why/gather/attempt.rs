@@ -11,7 +11,7 @@ use super::super::facts::{Connection, Exchange, RequestLine, Target};
 use super::exchange;
 use crate::mesh::Mesh;
 use crate::mesh::agent_process::AgentProcess;
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 pub(super) struct Attempt<'a> {
     pub(super) mesh: &'a Mesh,

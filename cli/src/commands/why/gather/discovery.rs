@@ -12,7 +12,7 @@ use mesh_k8s::values::Values;
 use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
 use crate::mesh::Mesh;
 use crate::mesh::controllers::{self, QueryContext};
-use crate::target::MeshPod;
+use crate::resource::MeshPod;
 
 pub(super) async fn read(
     mesh: &Mesh,

@@ -19,8 +19,7 @@ use crate::clients::tap::TapQuery;
 use crate::mesh::Mesh;
 use crate::mesh::agent_process::{AgentProcess, next_line};
 use crate::mesh::tap::{TapStream, Taps};
-use crate::target::MeshPod;
-use crate::target::resource::{Resource, ResourceKind};
+use crate::resource::{MeshPod, Resource, ResourceKind};
 
 /// What one observer has seen. The lock protects the list: the observer appends, the command reads.
 type Seen<T> = Arc<Mutex<Vec<T>>>;

@@ -15,7 +15,7 @@ use crate::commands::diagnostics::find_pods;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::target::{AgentReport, MeshPod};
+use crate::resource::{AgentReport, MeshPod};
 
 /// Returns the pod that the command line names, or a ready one of the workload.
 pub(super) async fn client(mesh: &Mesh, name: &str, global: &Global) -> anyhow::Result<MeshPod> {

@@ -1,6 +1,6 @@
 //! Selections from the objects of a node.
 
-use crate::target::resource::Resource;
+use crate::resource::Resource;
 
 use super::*;
 

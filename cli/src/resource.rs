@@ -1,6 +1,15 @@
-//! Resources on the command line, in the notation of kubectl: `deploy`, `deploy/web`, `po web-0`.
+//! What commands are about, without a connection: resources in the notation of kubectl (`deploy`,
+//! `deploy/web`, `po web-0`), scopes, pods, and reports of node agents. Clients, [`crate::cluster`],
+//! [`crate::node`] and [`crate::mesh`] build on it.
+
+mod agent;
+pub(crate) mod pod;
+mod scope;
+mod tap_state;
 
 use crate::exit::Failure;
+
+pub(crate) use self::{agent::AgentReport, pod::MeshPod, scope::Scope, tap_state::TapState};
 
 /// A kind that commands accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
