@@ -14,6 +14,7 @@
 
 mod application;
 mod env;
+mod outcome;
 mod protocol;
 mod proxy;
 
@@ -26,13 +27,14 @@ use std::thread;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{alarm, getppid};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::ebpf::{self, Object};
 use crate::redirect::Tier;
 use crate::sys::netns::NetnsError;
 use env::SelfTestEnv;
+
+pub use outcome::{CheckResult, Direction, Outcome};
 
 /// A worker is terminated after this number of seconds. All checks together take less than one;
 /// without the limit a blocked worker would keep the agent from choosing a tier at all.
@@ -49,30 +51,6 @@ pub struct Settings {
     pub pin_dir: PathBuf,
     /// A cgroup2 directory for a scratch cgroup.
     pub cgroup_parent: PathBuf,
-}
-
-/// The direction that requires a check to pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    Outbound,
-    Inbound,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    Passed,
-    Failed(String),
-    /// The kernel lacks the feature, so there are no connections that could bypass redirection.
-    Unsupported(String),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckResult {
-    pub name: String,
-    pub direction: Direction,
-    pub outcome: Outcome,
 }
 
 #[derive(Debug, Error)]

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::outcome::{CheckResult, Direction, Outcome};
 use super::protocol::{IO_TIMEOUT, Report, Request, canonical};
-use super::{CheckResult, Direction, Outcome};
 
 pub(super) enum Problem {
     Failed(String),
