@@ -3,7 +3,6 @@
 //! Creating a client does no I/O to the server. The first request shows whether it is reachable,
 //! and each caller handles an unreachable API server.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -12,10 +11,10 @@ use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigErro
 use kube::{Client, Config};
 use mesh_core::rights::Right;
 
-use crate::config;
-
 mod backoff;
 mod events;
+mod explain;
+mod flags;
 mod guard;
 mod lease;
 mod rate_limit;
@@ -24,13 +23,15 @@ mod retry;
 mod scripted_api;
 mod watch;
 
+pub use self::flags::ClusterFlags;
 pub use self::rate_limit::{Rate, RateLimiter};
 #[cfg(test)]
 pub(crate) use self::scripted_api::{Fault, ScriptedApi};
 pub(crate) use self::{
     backoff::Backoff,
     events::{Events, ObjectEvent, Severity, rights as event_rights},
-    lease::{Leadership, LeaseSettings, LeaseTask, rights as lease_rights},
+    explain::explain,
+    lease::{Leadership, LeaseSettings, LeaseTask, MAX_WRITE_DURATION, rights as lease_rights},
     rate_limit::TokenBucket,
     retry::retry_while_unreachable,
     watch::{requires_new_watch, watch_error, watch_objects},
@@ -58,7 +59,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Returns a client of the configured API server. `service` identifies this process in audit logs.
 /// Calls beyond `rights` are refused before they are sent.
 pub(crate) async fn connect(
-    flags: &config::Cluster,
+    flags: &ClusterFlags,
     service: &str,
     rights: Vec<Right>,
 ) -> Result<Client, ConnectError> {
@@ -86,35 +87,4 @@ pub(crate) async fn connect(
     }
     let client = Client::try_from(config).map_err(ConnectError::Client)?;
     Ok(guard::restrict(client, service, rights))
-}
-
-/// Formats an error of the API server in one line. The texts of kube repeat themselves and contain
-/// structs.
-pub(crate) fn explain(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if status.is_forbidden() => format!(
-            "{}; check that the roles of the chart are installed and bound to this ServiceAccount",
-            status.message
-        ),
-        kube::Error::Api(status) if status.message.is_empty() => {
-            format!(
-                "the API server responded with {} {}",
-                status.code, status.reason
-            )
-        }
-        kube::Error::Api(status) => status.message.trim().to_owned(),
-        // The cause is at the end of the chain: "connection refused", "certificate expired".
-        error => {
-            let mut causes = error.to_string();
-            let mut cause = error.source();
-            while let Some(inner) = cause {
-                let text = inner.to_string();
-                if !causes.contains(&text) {
-                    causes = format!("{causes}: {text}");
-                }
-                cause = inner.source();
-            }
-            causes
-        }
-    }
 }

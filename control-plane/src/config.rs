@@ -15,7 +15,6 @@ use self::values::{flag, listen_addr, write_timeout};
 use crate::index::NodeProbeSource;
 
 mod bootstrap;
-mod cluster;
 mod heartbeat;
 mod http2;
 mod identity;
@@ -30,13 +29,13 @@ mod values;
 mod web;
 
 pub use self::{
-    bootstrap::Bootstrap, cluster::Cluster, heartbeat::Heartbeat, http2::Http2Flag,
-    identity::Identity, injector::ProxyInjector, metrics_api::MetricsApi,
-    namespace_metadata::NamespaceMetadata, prometheus_flags::Prometheus, tap::Tap,
-    tap_injector::TapInjector, validator::PolicyValidator, validator::SpValidator, web::Web,
+    bootstrap::Bootstrap, heartbeat::Heartbeat, http2::Http2Flag, identity::Identity,
+    injector::ProxyInjector, metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata,
+    prometheus_flags::Prometheus, tap::Tap, tap_injector::TapInjector, validator::PolicyValidator,
+    validator::SpValidator, web::Web,
 };
 
-pub(crate) use self::values::MAX_WRITE_DURATION;
+pub use crate::cluster::ClusterFlags as Cluster;
 
 /// A proxy has two streams for each destination and one for each port of its pod, so this suffices
 /// for 1,000 busy pods at each replica of a controller.

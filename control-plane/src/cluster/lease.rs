@@ -25,8 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::record::{Observation, Record, Step, holds_for};
-use super::explain;
-use crate::config::MAX_WRITE_DURATION;
+use super::explain::explain;
 
 mod record;
 
@@ -97,6 +96,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(3);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The maximum duration of one write of a status. A replica may write for 10 s after a renewal of
+/// its Lease, and renews it every 3 s: shorter than what remains then.
+pub(crate) const MAX_WRITE_DURATION: Duration = Duration::from_secs(6);
 
 /// How long a write may continue after the drain has started before the Lease is released.
 const RELEASE_DELAY: Duration = MAX_WRITE_DURATION;

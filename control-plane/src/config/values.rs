@@ -6,6 +6,7 @@ use std::time::Duration;
 use mesh_core::units::{parse_bool, parse_duration};
 
 use super::ANY;
+use crate::cluster::MAX_WRITE_DURATION;
 
 /// Parses `host:port`, or `:port` for all addresses of the host.
 pub(super) fn listen_addr(text: &str) -> Result<SocketAddr, String> {
@@ -51,10 +52,6 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
         .filter(|number: &f64| number.is_finite() && *number > 0.0)
         .ok_or_else(|| "expected a number greater than 0".to_owned())
 }
-
-/// The maximum duration of one write of a status. A replica may write for 10 s after a renewal of
-/// its Lease, and renews it every 3 s: shorter than what remains then.
-pub(crate) const MAX_WRITE_DURATION: Duration = Duration::from_secs(6);
 
 /// Parses a number of milliseconds.
 pub(super) fn write_timeout(text: &str) -> Result<Duration, String> {

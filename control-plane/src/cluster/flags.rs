@@ -7,7 +7,7 @@ use clap::Args;
 /// Without these flags a controller connects to the API server of its own cluster with its
 /// ServiceAccount.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Cluster {
+pub struct ClusterFlags {
     /// Kubeconfig, for a controller that does not run in a pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
