@@ -16,6 +16,7 @@ mod machine;
 mod memory;
 mod metric;
 mod metrics_api;
+mod plan;
 mod profile;
 mod redirection;
 mod report;
@@ -43,6 +44,7 @@ use xtask::interrupt::Interrupt;
 use xtask::workspace;
 
 use crate::testbed::{Cpus, ProxyPair, Testbed};
+use plan::{Plan, Run};
 use profile::Profile;
 use report::{Measured, Report};
 use row::Row;
@@ -105,24 +107,6 @@ const DIRECTORY: &str = "target/bench";
 
 /// The values of `--quick`: too few rounds to publish.
 const QUICK: (usize, u32) = (3, 1);
-
-/// The systems, rounds and durations of a run.
-#[derive(Clone)]
-struct Plan {
-    suts: Vec<SystemUnderTest>,
-    rounds: usize,
-    seconds: u32,
-    quick: bool,
-    with_noisy: bool,
-}
-
-/// The measurement of a workload.
-#[derive(Clone, Copy)]
-struct Run<'r> {
-    testbed: &'r Testbed,
-    plan: &'r Plan,
-    workload: &'static Workload,
-}
 
 pub(crate) fn run(root: &Path, options: &BenchmarkOptions) -> anyhow::Result<ExitCode> {
     if let Some(OtherBenchmark::Control(options)) = &options.other {

@@ -5,6 +5,7 @@ mod certify;
 mod connect;
 mod grpc;
 mod hold;
+mod percentile;
 mod rate;
 mod reviews;
 mod scrape;
@@ -26,6 +27,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::percentile::percentile;
 use self::watches::Api;
 
 /// Timeout of an operation, which normally takes milliseconds.
@@ -174,12 +176,6 @@ where
     outcome.print(begun.elapsed())
 }
 
-/// Returns the smallest value that this share of the sorted values does not exceed.
-fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.max(1) - 1).copied()
-}
-
 #[expect(
     clippy::disallowed_methods,
     reason = "a request is sent at its due time, and a CPU is looked at in intervals"
@@ -200,19 +196,4 @@ pub(crate) async fn wait_for_capacity(
             .context("the stream was closed")??;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentile_is_an_observed_value() {
-        let hundred: Vec<u32> = (1..=100).collect();
-        for (share, expected) in [(0.5, 50), (0.99, 99), (0.999, 100), (0.001, 1)] {
-            assert_eq!(percentile(&hundred, share), Some(expected), "{share}");
-        }
-        assert_eq!(percentile(&[7], 0.5), Some(7));
-        assert_eq!(percentile::<u32>(&[], 0.5), None);
-    }
 }

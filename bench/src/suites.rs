@@ -14,12 +14,13 @@ mod kosoku;
 pub(crate) mod outcome;
 mod slowhttptest;
 mod smugglex;
+mod suite;
+mod suite_run;
 mod tools;
 mod topology;
 
 use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -29,8 +30,12 @@ use xtask::{stage, workspace};
 
 use crate::testbed::{Cpus, Programs, Testbed};
 use outcome::Outcome;
+use suite_run::Run;
 use tools::Tools;
 use topology::{Application, Position, Topology};
+
+pub(crate) use suite::Suite;
+pub(crate) use tools::DIRECTORY;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SuitesOptions {
@@ -42,41 +47,6 @@ pub(crate) struct SuitesOptions {
     /// Use the existing programs in target/debug, or in target/release for the suite that measures
     #[arg(long)]
     pub(crate) no_build: bool,
-}
-
-/// Directory of installed tools and of results, below the checkout.
-pub(crate) const DIRECTORY: &str = "target/suites";
-
-/// A test suite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Suite {
-    /// Conformance of HTTP/2 and HPACK, frame by frame
-    H2spec,
-    /// The interoperability tests of gRPC, with client and server of grpc-go
-    GrpcInterop,
-    /// Autobahn's WebSocket cases
-    Kosoku,
-    /// Tracing: the traces that Jaeger receives from instrumented applications and the proxies
-    /// between them
-    Jaeger,
-    /// Request smuggling
-    Smugglex,
-    /// Slow HTTP attacks, with an honest client in parallel
-    Slowhttptest,
-    /// In-house attacks with valid but costly traffic, with an honest client in parallel
-    Hostile,
-}
-
-/// A run of a suite in one position.
-struct Run<'r> {
-    topology: &'r Topology<'r>,
-    position: Position,
-    /// The suite's application.
-    target: SocketAddr,
-    /// Prefix of the names of processes.
-    name: String,
-    /// The file or the directory of the suite's report.
-    report: PathBuf,
 }
 
 /// Installs, builds and runs the named suites, or all. A failed case sets the exit status and is

@@ -24,7 +24,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::connection::{Connection, Received};
 use self::post::ChangeUrl;
-use super::percentile;
+use super::percentile::percentile;
 use crate::print_event;
 
 pub(super) use self::api::Api;

@@ -9,8 +9,11 @@ use anyhow::{Context, bail};
 use xtask::workspace::{self, find_program};
 use xtask::{command, setup, stage};
 
-use super::{DIRECTORY, Suite};
+use super::suite::Suite;
 use crate::go_program::GoProgram;
+
+/// Directory of installed tools and of results, below the checkout.
+pub(crate) const DIRECTORY: &str = "target/suites";
 
 /// Release 2.6.0, named by its commit, since Go rejects a v2 tag for a module path without `/v2`.
 const H2SPEC: GoProgram = GoProgram {
