@@ -1,6 +1,5 @@
-//! What commands are about, without a connection: resources in the notation of kubectl (`deploy`,
-//! `deploy/web`, `po web-0`), scopes, pods, and reports of node agents. Clients, [`crate::cluster`],
-//! [`crate::node`] and [`crate::mesh`] build on it.
+//! Resources in the notation of kubectl: `deploy`, `deploy/web`, `po web-0`. Scopes, pods and the
+//! reports of node agents are below. None of it has a connection.
 
 mod agent;
 pub(crate) mod pod;
