@@ -12,9 +12,9 @@ use mesh_runtime::metrics::OTHER;
 
 use self::app::Apps;
 use self::error::ConnectionError;
-use self::http::Profiles;
 use self::peer::Peer;
 use self::policy::{ActiveEnforcer, PolicyEnforcer};
+use self::profile::Profiles;
 use crate::classify::Classifier;
 use crate::context::ProxyContext;
 use crate::http::server::Server;
@@ -29,6 +29,7 @@ mod error;
 mod http;
 mod peer;
 mod policy;
+mod profile;
 mod tcp;
 
 /// Serves the inbound connections of one data thread.

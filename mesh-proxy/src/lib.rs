@@ -18,6 +18,7 @@ mod discovery;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod header_names;
 mod host_name;
 mod http;
 mod identity;

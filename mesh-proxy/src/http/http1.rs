@@ -20,7 +20,6 @@ mod connection;
 mod encode;
 mod framing;
 mod limits;
-pub(super) mod message_error;
 mod outgoing_body;
 mod parse;
 pub(super) mod pool;
@@ -32,11 +31,11 @@ pub(super) use self::connection::{Connection, IncomingBody, InterimSender};
 use self::encode::FramingHeaders;
 pub(super) use self::framing::{BodyLength, RequestMethod, list_elements, parse_decimal};
 pub(super) use self::limits::MAX_INTERIM_RESPONSES;
-pub(super) use self::message_error::MessageError;
 use self::outgoing_body::BodyEncoder;
 pub(super) use self::outgoing_body::OutgoingBody;
 pub(super) use self::parse::ParsedResponse;
 pub(super) use self::request::begin_request;
+use super::message_error::MessageError;
 
 /// Why a connection, or a message on it, failed.
 #[derive(Debug, thiserror::Error)]

@@ -12,8 +12,8 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 use super::Request;
-use super::http1::message_error::MessageError;
 use super::message_context::MessageContext;
+use super::message_error::MessageError;
 
 /// Returns the authority of a request: its URI's, else `host`'s. `None` also if `host` is not an
 /// authority.

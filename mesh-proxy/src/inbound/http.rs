@@ -14,12 +14,11 @@ use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
 use self::observe::{RequestObserver, ResponseObserver};
-use self::profile::LastName;
-pub(super) use self::profile::Profiles;
 use super::Inbound;
 use super::app::AppPort;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
+use super::profile::LastName;
 use crate::access_log::OpenEntry;
 use crate::config::ClientTrust;
 use crate::context::ProxyContext;
@@ -44,7 +43,6 @@ use crate::transport::Io;
 
 mod admin;
 mod observe;
-mod profile;
 
 /// Response headers that proxies act upon. The proxy removes them from the application's responses.
 static PROXY_RESPONSE_HEADERS: [HeaderName; 4] =

@@ -6,7 +6,7 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Request, Uri};
 use mesh_core::trace::Attributes;
 
-use crate::http::headers::ORIG_PROTO;
+use crate::header_names::ORIG_PROTO;
 use crate::telemetry::labels::Direction;
 
 /// Longer texts are cut. A span takes at most 56 KiB then.

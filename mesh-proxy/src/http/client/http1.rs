@@ -19,11 +19,12 @@ use crate::http::buffers::FIRST_READ_SIZE;
 use crate::http::headers::strip_connection_headers;
 use crate::http::http1::pool::{Pool, PoolGuard};
 use crate::http::http1::{
-    BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, MessageError, OutgoingBody,
-    ParsedResponse, RequestMethod, begin_request,
+    BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, OutgoingBody, ParsedResponse,
+    RequestMethod, begin_request,
 };
 use crate::http::interim::InterimSender;
 use crate::http::message_context::MessageContext;
+use crate::http::message_error::MessageError;
 use crate::http::{Body, Protocol, Request, Response};
 
 /// A connection in use.

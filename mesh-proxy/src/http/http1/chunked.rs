@@ -5,10 +5,10 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
 use memchr::memchr;
 
-use super::message_error::MessageError;
 use super::parse::{self, HeaderEnd};
 use crate::config::Http1Limits;
 use crate::http::headers::is_allowed_in_trailers;
+use crate::http::message_error::MessageError;
 
 /// Decodes one chunked body.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,17 +21,18 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _};
 use tokio::task::coop;
 
 use self::decoder::BodyDecoder;
+use super::Error;
 use super::chunked::{self, BodyPart};
 use super::encode::{self, FramingHeaders};
 use super::framing::BodyLength;
 use super::limits::max_input;
 use super::parse::{self, ParsedResponse};
 use super::write_buffer::WriteBuffer;
-use super::{Error, MessageError};
 use crate::config::Http1Limits;
 use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
 use crate::http::client_close::UpstreamStream;
+use crate::http::message_error::MessageError;
 use crate::time_slice;
 use crate::transport::Io;
 

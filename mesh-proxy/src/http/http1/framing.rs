@@ -4,7 +4,7 @@
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 
-use super::message_error::MessageError;
+use crate::http::message_error::MessageError;
 
 /// How the end of a body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use memchr::memchr_iter;
 
 use super::framing::{self, BodyLength, RequestMethod, list_elements};
 use super::limits::STACK_FIELDS;
-use super::message_error::MessageError;
 use crate::config::Http1Limits;
 use crate::http::headers::is_allowed_in_trailers;
+use crate::http::message_error::MessageError;
 use crate::http::raw_target::RawTarget;
 
 /// A parsed request line and header section.

@@ -26,10 +26,11 @@ use super::{
 use crate::config::HttpLimits;
 use crate::http::body_timeout::BodyTimeout;
 use crate::http::idle::wait_until_idle;
-use crate::http::interim::InterimSender;
 use crate::http::message_context::MessageContext;
 use crate::http::revocable::RevocableRequest;
-use crate::http::{Body, HttpHandler, Request, Response, synthetic_response, upgrade, uri};
+use crate::http::{
+    Body, HttpHandler, InterimSender, Request, Response, synthetic_response, upgrade, uri,
+};
 use crate::transport::Io;
 use crate::transport::reset::RESET_TIME;
 

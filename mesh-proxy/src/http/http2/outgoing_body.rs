@@ -10,8 +10,7 @@ use http::HeaderMap;
 use http_body::Body as _;
 
 use super::SendStream;
-use crate::http::Body;
-use crate::http::body::BodyError;
+use crate::http::{Body, BodyError};
 
 /// A body being sent: a future that completes when the connection has received all of it.
 ///

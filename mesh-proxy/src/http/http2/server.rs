@@ -17,13 +17,13 @@ use super::{
 };
 use crate::config::{ClientTrust, Http2Server, HttpLimits};
 use crate::http::body_timeout::BodyTimeout;
-use crate::http::http1::MessageError;
 use crate::http::idle::wait_until_idle;
-use crate::http::interim::InterimSender;
 use crate::http::message_context::MessageContext;
+use crate::http::message_error::MessageError;
 use crate::http::refusal_counter::RefusalCounter;
 use crate::http::{
-    Body, HttpHandler, Protocol, Request, Reset, Response, synthetic_response, upgrade, uri,
+    Body, HttpHandler, InterimSender, Protocol, Request, Reset, Response, synthetic_response,
+    upgrade, uri,
 };
 use crate::transport::Io;
 

@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 
 use crate::config::Http1Limits;
-use crate::http::http1::MessageError;
 use crate::http::http1::chunked::{self, BodyPart};
+use crate::http::message_error::MessageError;
 
 /// What remains of the body.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::telemetry::http::EndpointMetrics;
 use crate::telemetry::labels::{self, Direction};
 
 /// The profiles of one data thread.
-pub(in crate::inbound) struct Profiles {
+pub(super) struct Profiles {
     context: Rc<ProxyContext>,
     names: IdleCache<NameAddr, NamedProfile>,
     /// When the limit of names was found reached.
@@ -56,7 +56,7 @@ struct CompiledService {
 const RETRY_FULL: Duration = Duration::from_secs(5);
 
 impl Profiles {
-    pub(in crate::inbound) fn new(context: Rc<ProxyContext>) -> Self {
+    pub(super) fn new(context: Rc<ProxyContext>) -> Self {
         Self {
             names: IdleCache::new(context.config.discovery.inbound_idle),
             full_since: Cell::new(None),
@@ -106,7 +106,7 @@ impl Profiles {
 
     /// The number of names that this thread follows.
     #[cfg(test)]
-    pub(in crate::inbound) fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.names.count()
     }
 
