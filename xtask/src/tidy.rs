@@ -46,7 +46,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 25] = [
+const FILE_RULES: [FileRule; 26] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -66,6 +66,7 @@ const FILE_RULES: [FileRule; 25] = [
     prose::prose,
     decisions::names_exist,
     cycles::import_cycles,
+    cycles::folder_cycles,
     workflows::only_xtask,
     workflows::only_known_actions,
     charts::white_space,
