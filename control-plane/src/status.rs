@@ -39,7 +39,7 @@ enum DesiredStatus {
 /// Returns the status that an object should have.
 fn desired(objects: &StatusObjects, object: &ReportedObject) -> DesiredStatus {
     match &object.spec {
-        ReportedSpec::Route(route) => DesiredStatus::Route(route::parents(objects, object, route)),
+        ReportedSpec::Route(route) => DesiredStatus::Route(route::statuses(objects, object, route)),
         ReportedSpec::RateLimit(target) => DesiredStatus::Policy {
             accepted: policy::rate_limit(objects, object, target),
             target: Some(target.clone()),

@@ -85,6 +85,14 @@ macro_rules! kinds {
             /// The kinds of the destination and policy controllers.
             pub const ALL: [Kind; [$($name),+].len()] = [$(Kind::$kind),+];
 
+            /// Returns the kind of the destination and policy controllers with this `apiVersion`
+            /// and `kind`. All versions of a kind are read in the same way.
+            pub fn find(api_version: &str, kind: &str) -> Option<Self> {
+                let group = api_version.split_once('/').map_or("", |(group, _)| group);
+                let mut all = Self::ALL.into_iter();
+                all.find(|known| known.group() == group && known.as_str() == kind)
+            }
+
             /// Returns the API group; empty for the core group.
             pub fn group(self) -> &'static str {
                 match self {

@@ -47,7 +47,7 @@ pub(crate) fn destination_settings() -> DestinationSettings {
     }
 }
 
-pub(super) fn policy_settings() -> PolicySettings {
+pub(crate) fn policy_settings() -> PolicySettings {
     PolicySettings {
         cluster_domain: "cluster.local".into(),
         control_namespace: "linkerd".into(),

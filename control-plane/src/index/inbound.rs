@@ -18,11 +18,13 @@ use mesh_core::policy::inbound::{
 use mesh_core::route::filter::{Filter, RequestKind};
 use mesh_core::route::{Route, Rule};
 use mesh_objects::model::{
-    self, Kind, Name, ParentKind, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
+    self, Kind, Name, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
 };
+use mesh_objects::policy::age::Age;
+use mesh_objects::policy::attachment::{grpc_route_of_server, is_attached_to_server};
 
 use super::settings::PolicySettings;
-use super::store::{self, Store};
+use super::store::Store;
 use workload::Workload;
 
 mod authorizations;
@@ -54,11 +56,6 @@ pub(super) fn policy(
         node: &node,
     };
     Some(policy.admitting(probes, clients))
-}
-
-/// Orders objects by age; those without creation time are the youngest.
-pub(super) fn age_order(created: Option<i64>) -> i64 {
-    created.unwrap_or(i64::MAX)
 }
 
 fn default_policy(settings: &PolicySettings, workload: Workload<'_>, port: u16) -> ServerPolicy {
@@ -99,7 +96,6 @@ fn server_policy(
                 };
                 match grpc {
                     Some(routes) => ServerProtocol::Grpc(routes),
-                    // A call of gRPC is a request of HTTP/2, to which such a route applies too.
                     None => match http() {
                         Some(routes) => ServerProtocol::Http2(HttpServer {
                             routes,
@@ -117,13 +113,13 @@ fn server_policy(
     }
 }
 
-/// Returns the limit of a Server's proxies: the oldest of its policies, and of equally old ones the
-/// first by name. Its status is not read (docs/adr/0136).
+/// Returns the limit of a Server's proxies: the oldest of its policies. Its status is not read
+/// (docs/adr/0136).
 fn rate_limit(store: &Store, settings: &PolicySettings, server: &Server) -> Option<RateLimit> {
     let policies = store.rate_limit_policies_in(&server.name.namespace);
     let policy = policies
         .filter(|policy| policy.server == server.name.name)
-        .min_by_key(|policy| (age_order(policy.created), &policy.name))?;
+        .min_by_key(|policy| Age::new(policy.created, &policy.name))?;
     let RateLimitPolicy {
         name,
         total,
@@ -156,27 +152,17 @@ fn attached_routes<'a, M: Clone + 'a>(
     server: &Server,
     routes: impl Iterator<Item = &'a model::Route<M>>,
 ) -> Option<Vec<Route<M, InboundRule>>> {
-    let mut routes: Vec<_> = routes.filter(|route| is_attached(route, server)).collect();
-    routes.sort_by_key(|route| (age_order(route.created), store::route_order(&route.id)));
+    let grpc = store.grpc_routes_in(&server.name.namespace);
+    let grpc = grpc_route_of_server(server, grpc.map(|route| route.parents()));
+    let mut routes: Vec<_> = routes
+        .filter(|route| is_attached_to_server(route.parents(), server, grpc))
+        .collect();
+    routes.sort_by_key(|route| route.precedence());
     let routes: Vec<_> = routes
         .into_iter()
         .map(|route| convert(store, settings, route))
         .collect();
     (!routes.is_empty()).then_some(routes)
-}
-
-/// Returns whether the route is accepted for the Server. A route that references any Server with a
-/// port, section or other namespace is not accepted at all.
-fn is_attached<M>(route: &model::Route<M>, server: &Server) -> bool {
-    let mut servers = route
-        .parents
-        .iter()
-        .filter(|parent| parent.kind == ParentKind::Server)
-        .peekable();
-    let namespace = &route.id.name.namespace;
-    servers.clone().all(|parent| {
-        parent.port.is_none() && parent.section.is_none() && parent.name.namespace == *namespace
-    }) && servers.any(|parent| parent.name == server.name)
 }
 
 fn convert<M: Clone>(

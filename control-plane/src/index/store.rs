@@ -8,8 +8,8 @@ use std::sync::Arc;
 use mesh_objects::model::{
     AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload, GrpcRoute, HttpRoute,
     Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node, Object, OwnedObject,
-    OwnerRef, PodRecord, Protocol, RateLimitPolicy, RouteId, Server, ServerAuthorization,
-    ServerPort, Service, ServiceProfile, Slice, SliceTarget, WorkloadSelector,
+    OwnerRef, PodRecord, Protocol, RateLimitPolicy, Server, ServerAuthorization, Service,
+    ServiceProfile, Slice, SliceTarget,
 };
 
 use crate::source::Change;
@@ -439,7 +439,7 @@ impl Store {
     /// applies to policies.
     pub(super) fn is_opaque_by_server(&self, pod: &PodRecord, port: u16) -> bool {
         self.servers_in(&pod.name.namespace)
-            .any(|server| server.protocol == Protocol::Opaque && selects(server, pod, port))
+            .any(|server| server.protocol == Protocol::Opaque && server.selects(pod.into(), port))
     }
 
     /// Returns the workload that owns a pod.
@@ -468,30 +468,6 @@ impl Store {
             .filter(|parent| parents.contains(&&*parent.kind))
             .unwrap_or_else(|| direct.clone())
     }
-}
-
-/// Returns whether the Server selects this port of the pod.
-pub(super) fn selects(server: &Server, pod: &PodRecord, port: u16) -> bool {
-    let WorkloadSelector::Pods(selector) = &server.workloads else {
-        return false;
-    };
-    selector.matches(&pod.labels)
-        && match &server.port {
-            ServerPort::Number(number) => *number == port,
-            ServerPort::Name(name) => pod.named_ports(name).any(|number| number == port),
-        }
-}
-
-/// Returns whether the Server selects this port of the ExternalWorkload.
-pub(super) fn selects_external(server: &Server, workload: &ExternalWorkload, port: u16) -> bool {
-    let WorkloadSelector::ExternalWorkloads(selector) = &server.workloads else {
-        return false;
-    };
-    selector.matches(&workload.labels)
-        && match &server.port {
-            ServerPort::Number(number) => *number == port,
-            ServerPort::Name(name) => workload.named_ports(name).any(|number| number == port),
-        }
 }
 
 fn service_name(slice: &Slice) -> Option<Name> {
@@ -524,9 +500,4 @@ fn in_namespace<'a, T>(table: &'a Table<T>, namespace: &Arc<str>) -> impl Iterat
         .range((Bound::Included(first), Bound::Unbounded))
         .take_while(move |(name, _)| name.namespace == namespace)
         .map(|(_, object)| object.as_ref())
-}
-
-/// Orders routes of the same age.
-pub(super) fn route_order(id: &RouteId) -> (&Name, &'static str, &'static str) {
-    (&id.name, id.kind.group(), id.kind.as_str())
 }

@@ -8,6 +8,7 @@ use mesh_objects::model::{
     EgressNetwork, Key, Kind, Name, Object, ParentKind, ParentRef, ReportedKind, ReportedObject,
     ReportedSpec, Server, Service,
 };
+use mesh_objects::policy::attachment::{Claim, RouteParents, conflict, grpc_route_of_server};
 
 use crate::source::Change;
 
@@ -28,19 +29,9 @@ pub(crate) struct ReportedKey {
     pub(crate) name: Name,
 }
 
-/// The precedence of kinds of routes with the same parent (GEP-1426): the first kind that a parent
-/// has wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum RouteRank {
-    Grpc,
-    Http,
-    Tls,
-    Tcp,
-}
-
 /// The routes that reference each parent.
 #[derive(Clone, Debug, Default)]
-struct Claims(Arc<HashMap<ParentKey, Vec<Claim>>>);
+struct Claims(Arc<HashMap<ParentKey, Vec<Claimant>>>);
 
 /// A parent as in a reference: routes for all ports do not conflict with those for one port.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -51,10 +42,11 @@ struct ParentKey {
     section: Option<Arc<str>>,
 }
 
+/// A route that references a parent, and the place of the reference.
 #[derive(Debug)]
-struct Claim {
-    rank: RouteRank,
-    route: ReportedKey,
+struct Claimant {
+    route: Arc<ReportedObject>,
+    at: usize,
 }
 
 impl StatusObjects {
@@ -142,22 +134,31 @@ impl StatusObjects {
         }
     }
 
-    /// Returns the route that takes precedence over this one for a parent: a route of another kind
-    /// with the same reference, which applies to the same clients. Those of the parent's namespace
-    /// apply to all clients, others only to clients of their own namespace.
-    pub(super) fn conflicting(
-        &self,
-        route: &ReportedObject,
-        parent: &ParentRef,
-    ) -> Option<&ReportedKey> {
-        let rank = rank(route.kind)?;
-        let clients = [&parent.name.namespace, &route.name.namespace];
-        let claims = self.claims.0.get(&ParentKey::new(parent)?)?;
-        claims
+    /// Returns the claim of another route that takes precedence over a reference.
+    pub(super) fn conflicting(&self, own: Claim<'_>) -> Option<Claim<'_>> {
+        let claims = self.claims.0.get(&ParentKey::new(own.parent)?)?;
+        let claims = claims
             .iter()
-            .filter(|claim| claim.rank < rank && clients.contains(&&claim.route.name.namespace))
-            .min_by_key(|claim| (claim.rank, &claim.route))
-            .map(|claim| &claim.route)
+            .filter_map(|claim| parents(&claim.route)?.claims().nth(claim.at));
+        let clients = [&*own.parent.name.namespace, &*own.route.namespace];
+        conflict(own.rank, own.parent, clients, claims)
+    }
+
+    /// Returns the GRPCRoute of a Server. Routes that have no effect do not count.
+    pub(super) fn grpc_route_of(&self, server: &Server) -> Option<&Name> {
+        let namespace = &server.name.namespace;
+        let first = ReportedKey {
+            kind: ReportedKind::GatewayGrpcRoute,
+            name: Name::new(namespace, ""),
+        };
+        let usable = self
+            .reported
+            .range(first..)
+            .take_while(|(key, _)| {
+                key.kind == ReportedKind::GatewayGrpcRoute && key.name.namespace == *namespace
+            })
+            .filter(|(_, route)| route.problem.is_none());
+        grpc_route_of_server(server, usable.filter_map(|(_, route)| parents(route)))
     }
 }
 
@@ -165,40 +166,28 @@ fn is_relevant(kind: Kind) -> bool {
     matches!(kind, Kind::Service | Kind::Server | Kind::Reported(_))
 }
 
-/// Returns the rank of a kind of routes.
-pub(super) fn rank(kind: ReportedKind) -> Option<RouteRank> {
-    match kind {
-        ReportedKind::GatewayGrpcRoute => Some(RouteRank::Grpc),
-        ReportedKind::PolicyHttpRoute | ReportedKind::GatewayHttpRoute => Some(RouteRank::Http),
-        ReportedKind::GatewayTlsRoute => Some(RouteRank::Tls),
-        ReportedKind::GatewayTcpRoute => Some(RouteRank::Tcp),
-        ReportedKind::RateLimitPolicy | ReportedKind::EgressNetwork => None,
-    }
-}
-
-impl ReportedKey {
-    pub(crate) fn new(object: &ReportedObject) -> Self {
-        Self {
-            kind: object.kind,
-            name: object.name.clone(),
-        }
+/// Returns the parents of a route.
+pub(super) fn parents(object: &ReportedObject) -> Option<RouteParents<'_>> {
+    match &object.spec {
+        ReportedSpec::Route(route) => Some(RouteParents {
+            kind: object.kind.indexed(),
+            name: &object.name,
+            parents: &route.parents,
+        }),
+        _ => None,
     }
 }
 
 impl Claims {
     /// Routes that have no effect take precedence over none.
     fn new<'a>(objects: impl Iterator<Item = &'a Arc<ReportedObject>>) -> Self {
-        let mut claims: HashMap<ParentKey, Vec<Claim>> = HashMap::new();
+        let mut claims: HashMap<ParentKey, Vec<Claimant>> = HashMap::new();
         for object in objects.filter(|object| object.problem.is_none()) {
-            let (Some(rank), ReportedSpec::Route(route)) = (rank(object.kind), &object.spec) else {
-                continue;
-            };
-            for parent in &route.parents {
-                if let Some(key) = ParentKey::new(parent) {
-                    claims.entry(key).or_default().push(Claim {
-                        rank,
-                        route: ReportedKey::new(object),
-                    });
+            let references = parents(object).into_iter().flat_map(RouteParents::claims);
+            for (at, claim) in references.enumerate() {
+                if let Some(key) = ParentKey::new(claim.parent) {
+                    let route = object.clone();
+                    claims.entry(key).or_default().push(Claimant { route, at });
                 }
             }
         }

@@ -1,12 +1,14 @@
 //! The status of policies: whether they have an effect.
 
 use mesh_objects::model::{
-    EgressNetwork, Name, Protocol, ReportedKind, ReportedObject, ReportedSpec, ReportedTarget,
+    EgressNetwork, Name, ReportedKind, ReportedObject, ReportedSpec, ReportedTarget,
 };
+use mesh_objects::policy::age::Age;
+use mesh_objects::policy::attachment::limits_rate;
 
 use super::condition::{ACCEPTED, Condition};
-use super::objects::StatusObjects;
-use super::route::{UNSUPPORTED_VALUE, protocol};
+use super::objects::{StatusObjects, parents};
+use super::route::UNSUPPORTED_VALUE;
 
 const NO_MATCHING_TARGET: &str = "NoMatchingTarget";
 const ALREADY_EXISTS: &str = "RateLimitReasonAlreadyExists";
@@ -32,11 +34,10 @@ pub(super) fn rate_limit(
     if let Some(problem) = &object.problem {
         return refuse(UNSUPPORTED_VALUE, problem.to_string());
     }
-    if !matches!(
-        server.protocol,
-        Protocol::Detect | Protocol::Http1 | Protocol::Http2
-    ) {
-        let protocol = protocol(server.protocol);
+    let routes = objects.reported.values();
+    let usable = routes.filter(|route| route.problem.is_none());
+    if !limits_rate(server, usable.filter_map(|route| parents(route))) {
+        let protocol = server.protocol;
         let message = format!(
             "Server {name} has proxyProtocol {protocol}, to which rate limits do not apply"
         );
@@ -49,7 +50,7 @@ pub(super) fn rate_limit(
             && other.problem.is_none()
             && matches!(&other.spec, ReportedSpec::RateLimit(other) if is_server(other) && other.name == target.name)
     });
-    let first = others.min_by_key(|other| (other.created.unwrap_or(i64::MAX), &other.name));
+    let first = others.min_by_key(|other| Age::new(other.created, &other.name));
     match first {
         Some(first) if first.name != object.name => {
             let message = format!(

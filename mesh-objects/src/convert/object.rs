@@ -2,6 +2,7 @@
 
 use mesh_k8s::kinds;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{
     ConvertError, Json, Manifest, Metadata, authorization_policy, egress_network, endpoint_slice,
@@ -92,6 +93,14 @@ pub fn object<M: Manifest>(kind: Kind, manifest: &M) -> Result<Object, ObjectErr
             Object::Reported(object.into())
         }
     })
+}
+
+/// Returns the record of an object in JSON; `None` if it is invalid, or not of a kind of the
+/// destination and policy controllers.
+pub fn valid(json: &Value) -> Option<Object> {
+    let text = |field: &str| json[field].as_str().unwrap_or_default();
+    let kind = Kind::find(text("apiVersion"), text("kind"))?;
+    object(kind, &Json(json.clone())).ok()
 }
 
 /// Converts an object with a status for the index, or returns why it has no effect.

@@ -19,13 +19,3 @@ pub struct ExternalWorkload {
     pub require_identity_ports: PortSet,
     pub default_policy: Option<DefaultPolicy>,
 }
-
-impl ExternalWorkload {
-    /// Returns every TCP port with this name.
-    pub fn named_ports<'a>(&'a self, name: &'a str) -> impl Iterator<Item = u16> + 'a {
-        self.named_ports
-            .iter()
-            .filter(move |(have, _)| **have == *name)
-            .map(|(_, number)| *number)
-    }
-}

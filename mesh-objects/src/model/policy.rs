@@ -1,5 +1,6 @@
 //! Servers, what authorizes their clients, and rate limits.
 
+use std::fmt;
 use std::sync::Arc;
 
 use mesh_core::identity::Identity;
@@ -135,6 +136,29 @@ pub struct RateLimitPolicy {
     pub identity: Option<u32>,
     /// ServiceAccounts that share a rate.
     pub overrides: Vec<(Vec<Name>, u32)>,
+}
+
+impl fmt::Display for ServerPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    /// Writes the `proxyProtocol` of a Server.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Detect => "unknown",
+            Self::Http1 => "HTTP/1",
+            Self::Http2 => "HTTP/2",
+            Self::Grpc => "gRPC",
+            Self::Opaque => "opaque",
+            Self::Tls => "TLS",
+        })
+    }
 }
 
 impl From<LabelSelector> for Selector {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mesh_core::identity::{self, Identity};
 use mesh_core::policy::inbound::{Authentication, Authorization, Network, Suffix, all_networks};
 use mesh_objects::model::{
-    AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, ClientAuthentication, IdentitySet,
-    Kind, Name, RouteId, Server, ServerAuthorization,
+    AuthenticationRef, AuthorizationPolicy, ClientAuthentication, IdentitySet, Name, RouteId,
+    Server, ServerAuthorization,
 };
 
 use super::policy_resource;
@@ -22,16 +22,12 @@ pub(super) fn of_server(
     server: &Server,
 ) -> Vec<Authorization> {
     let namespace = &server.name.namespace;
-    let mut authorizations = of_policies(store, settings, namespace, |target| match target {
-        AuthorizationTarget::Server(name) => *name == server.name.name,
-        AuthorizationTarget::Namespace => true,
-        AuthorizationTarget::PolicyHttpRoute(_)
-        | AuthorizationTarget::GatewayHttpRoute(_)
-        | AuthorizationTarget::GatewayGrpcRoute(_) => false,
+    let mut authorizations = of_policies(store, settings, namespace, |policy| {
+        policy.is_for_server(server)
     });
     let of_server = store
         .server_authorizations_in(namespace)
-        .filter(|authorization| authorization.servers.matches(server));
+        .filter(|authorization| authorization.is_for_server(server));
     authorizations.extend(of_server.map(|it| of_server_authorization(settings, it)));
     authorizations.extend(server.access.authorizations(&settings.cluster_networks));
     authorizations
@@ -43,16 +39,8 @@ pub(super) fn of_route(
     settings: &PolicySettings,
     route: &RouteId,
 ) -> Vec<Authorization> {
-    let RouteId { kind, name } = route;
-    of_policies(store, settings, &name.namespace, |target| {
-        match (kind, target) {
-            (Kind::PolicyHttpRoute, AuthorizationTarget::PolicyHttpRoute(target))
-            | (Kind::GatewayHttpRoute, AuthorizationTarget::GatewayHttpRoute(target))
-            | (Kind::GatewayGrpcRoute, AuthorizationTarget::GatewayGrpcRoute(target)) => {
-                *target == name.name
-            }
-            _ => false,
-        }
+    of_policies(store, settings, &route.name.namespace, |policy| {
+        policy.is_for_route(route)
     })
 }
 
@@ -71,11 +59,11 @@ fn of_policies(
     store: &Store,
     settings: &PolicySettings,
     namespace: &Arc<str>,
-    targets: impl Fn(&AuthorizationTarget) -> bool,
+    applies: impl Fn(&AuthorizationPolicy) -> bool,
 ) -> Vec<Authorization> {
     store
         .authorization_policies_in(namespace)
-        .filter(|policy| targets(&policy.target))
+        .filter(|policy| applies(policy))
         .filter_map(|policy| of_policy(store, settings, policy))
         .collect()
 }

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use mesh_core::policy::inbound::{DefaultPolicy, PortProbes};
 use mesh_objects::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
+use mesh_objects::policy::server;
 
-use super::age_order;
 use crate::index::settings::NodeProbeSource;
-use crate::index::store::{self, Store};
+use crate::index::store::Store;
 
 /// A pod or an ExternalWorkload.
 #[derive(Clone, Copy)]
@@ -35,8 +35,8 @@ pub(in crate::index) fn overlaps(store: &Store, workload: &WorkloadRef, port: u1
         return Vec::new();
     };
     workload
-        .servers(store, port)
-        .filter(|other| other.name != server.name)
+        .candidates(store)
+        .filter(|other| other.selects(workload.selected(), port) && other.name != server.name)
         .map(|other| Overlap {
             port,
             server: server.name.clone(),
@@ -53,22 +53,23 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Returns the oldest Server that selects the port; of equally old ones the first by name.
+    /// Returns the Server that applies to the port.
     pub(super) fn server(self, store: &'a Store, port: u16) -> Option<&'a Server> {
-        self.servers(store, port)
-            .min_by_key(|server| (age_order(server.created), &server.name))
+        server::server_of_port(self.candidates(store), self.selected(), port)
     }
 
-    fn servers(self, store: &'a Store, port: u16) -> impl Iterator<Item = &'a Server> {
-        let namespace = match self {
+    fn candidates(self, store: &'a Store) -> impl Iterator<Item = &'a Server> {
+        store.servers_in(match self {
             Self::Pod(pod) => &pod.name.namespace,
             Self::External(workload) => &workload.name.namespace,
-        };
-        let servers = store.servers_in(namespace);
-        servers.filter(move |server| match self {
-            Self::Pod(pod) => store::selects(server, pod, port),
-            Self::External(workload) => store::selects_external(server, workload, port),
         })
+    }
+
+    fn selected(self) -> server::Workload<'a> {
+        match self {
+            Self::Pod(pod) => pod.into(),
+            Self::External(workload) => workload.into(),
+        }
     }
 
     /// Returns the policy of a port without Server.

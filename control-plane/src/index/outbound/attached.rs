@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use mesh_objects::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentKind, ParentRef, Route};
+use mesh_objects::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentRef, Route};
+use mesh_objects::policy::attachment::{Claim, conflict, is_port};
 
 use super::parent::{ParentObject, RouteParent, accepts_routes};
-use crate::index::inbound::age_order;
-use crate::index::store;
 
 /// The routes of each kind that are accepted for a parent, the oldest first.
 pub(super) struct AttachedRoutes<'a> {
@@ -48,7 +47,7 @@ impl<'a> AttachedRoutes<'a> {
 /// namespace only to that client.
 fn attached<'a, M: 'a, I: Iterator<Item = &'a Route<M>>>(
     parent: &RouteParent<'a>,
-    taken: &mut Vec<&'a ParentRef>,
+    taken: &mut Vec<Claim<'a>>,
     routes_in: impl Fn(&'a Arc<str>) -> I,
 ) -> Vec<&'a Route<M>> {
     if !accepts_routes(parent) {
@@ -57,44 +56,29 @@ fn attached<'a, M: 'a, I: Iterator<Item = &'a Route<M>>>(
     let own = &parent.name().namespace;
     let client = parent.client_namespace;
     let namespaces = std::iter::once(own).chain((client != own).then_some(client));
-    let references = |route: &'a Route<M>| {
-        let references = route.parents.iter();
-        references.filter(|reference| references_parent(reference, parent))
+    let claims = |route: &'a Route<M>| {
+        let claims = route.parents().claims();
+        claims.filter(|claim| references_parent(claim.parent, parent))
     };
-    let is_free = |reference: &ParentRef| {
-        !taken
-            .iter()
-            .any(|other| other.port == reference.port && other.section == reference.section)
+    let is_free = |claim: Claim<'_>| {
+        let taken = taken.iter().copied();
+        conflict(claim.rank, claim.parent, [own, client], taken).is_none()
     };
     let mut routes: Vec<_> = namespaces
         .flat_map(routes_in)
-        .filter(|route| references(route).any(is_free))
+        .filter(|route| claims(route).any(is_free))
         .collect();
-    routes.sort_by_key(|route| (age_order(route.created), store::route_order(&route.id)));
-    taken.extend(routes.iter().flat_map(|route| references(route)));
+    routes.sort_by_key(|route| route.precedence());
+    taken.extend(routes.iter().flat_map(|route| claims(route)));
     routes
 }
 
-/// Without port a reference is to all ports of a Service. An EgressNetwork has no ports, so its
-/// routes have to name theirs.
 fn references_parent(reference: &ParentRef, parent: &RouteParent<'_>) -> bool {
-    let port = match reference.port {
-        Some(port) => port == parent.port,
-        None => parent.kind() == ParentKind::Service,
+    let service = match parent.object {
+        ParentObject::Service { service, .. } => service,
+        ParentObject::EgressNetwork { .. } => None,
     };
-    let section = reference.section.is_none() || is_port_name(reference.section.as_ref(), parent);
-    port && section && reference.kind == parent.kind() && reference.name == *parent.name()
-}
-
-/// A section of a Service is the name of a port.
-fn is_port_name(section: Option<&Arc<str>>, parent: &RouteParent<'_>) -> bool {
-    let ParentObject::Service {
-        service: Some(service),
-        ..
-    } = parent.object
-    else {
-        return false;
-    };
-    let mut ports = service.ports.iter();
-    ports.any(|entry| entry.number == parent.port && entry.name.as_ref() == section)
+    reference.kind == parent.kind()
+        && reference.name == *parent.name()
+        && is_port(reference, parent.port, service)
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mesh_objects::model::EgressNetwork;
+use mesh_objects::policy::age::Age;
 
-use crate::index::inbound::age_order;
 use crate::index::settings::PolicySettings;
 use crate::index::store::Store;
 
@@ -32,7 +32,7 @@ pub(super) fn find<'a>(
             Some((length, network))
         })
         .min_by_key(|(length, network)| {
-            (Reverse(*length), age_order(network.created), &network.name)
+            (Reverse(*length), Age::new(network.created, &network.name))
         })
         .map(|(_, network)| network)
 }

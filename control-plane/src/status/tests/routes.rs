@@ -159,13 +159,8 @@ fn server_accepts_routes_of_its_namespace_and_protocol() {
                 "NoMatchingParent: Server shop/detect has proxyProtocol unknown, which GRPCRoutes do not apply to",
             ),
         ),
-        (
-            "http",
-            "Server grpc",
-            not(
-                "NoMatchingParent: Server shop/grpc has proxyProtocol gRPC, which HTTPRoutes do not apply to",
-            ),
-        ),
+        // A call of gRPC is a request of HTTP/2.
+        ("http", "Server grpc", "Accepted".to_owned()),
         (
             "policy",
             "Server opaque",

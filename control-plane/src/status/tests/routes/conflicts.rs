@@ -56,6 +56,12 @@ fn kind_of_route_with_precedence_wins_a_parent() {
             BOTH,
         ),
         (
+            "a Server of gRPC",
+            ("policy", to("Server grpc")),
+            ("grpc", to("Server grpc")),
+            conflict,
+        ),
+        (
             "Servers have a protocol",
             ("http", to("Server detect")),
             ("grpc", to("Server detect")),

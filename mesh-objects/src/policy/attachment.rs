@@ -1,0 +1,527 @@
+//! Which parents accept a route.
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use crate::model::{
+    EgressNetwork, Kind, Name, Object, ParentKind, ParentRef, Protocol, Route, RouteId, Server,
+    Service,
+};
+
+/// The properties of a route by which parents accept it.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteParents<'a> {
+    pub kind: Kind,
+    pub name: &'a Name,
+    pub parents: &'a [ParentRef],
+}
+
+/// The precedence of kinds of routes with the same parent (GEP-1426): the first kind that a parent
+/// has wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouteRank {
+    Grpc,
+    Http,
+    Tls,
+    Tcp,
+}
+
+/// A reference of a route to a parent, which may have precedence over another one.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    pub rank: RouteRank,
+    pub kind: Kind,
+    pub route: &'a Name,
+    pub parent: &'a ParentRef,
+}
+
+/// Why a parent does not accept a route. Its text names the object, the field and the fix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A reference that no Server can have.
+    Mistake(Mistake),
+    /// Another reference to a Server has a mistake, which makes the whole route unusable.
+    OtherMistake(Mistake),
+    NoParent {
+        kind: &'static str,
+        name: Name,
+    },
+    /// Routes of this kind do not apply to the protocol of the Server.
+    Protocol {
+        server: Name,
+        protocol: Protocol,
+        route: &'static str,
+    },
+    ExternalName(Name),
+    Headless(Name),
+    NoPort {
+        service: Name,
+        port: u16,
+        ports: Vec<u16>,
+    },
+    NoPortName {
+        service: Name,
+        port: Option<u16>,
+        section: String,
+    },
+    InvalidNetwork(Name),
+    OverlappingNetwork(Name),
+    SectionOfNetwork(Name),
+    NoPortOfNetwork(Name),
+    /// A field of the route that the mesh cannot apply.
+    Unsupported(String),
+    /// A route of a kind with precedence has the same parent.
+    Conflict {
+        kind: &'static str,
+        route: Name,
+        refused: &'static str,
+    },
+}
+
+/// What is wrong with a reference to a Server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    pub server: Name,
+    /// The namespace of the route.
+    pub namespace: String,
+    pub field: MistakenField,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MistakenField {
+    Namespace,
+    Port,
+    SectionName,
+}
+
+impl RouteRank {
+    /// Returns `None` for a kind that is not a route.
+    pub fn new(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::GatewayGrpcRoute => Some(Self::Grpc),
+            Kind::PolicyHttpRoute | Kind::GatewayHttpRoute => Some(Self::Http),
+            Kind::GatewayTlsRoute => Some(Self::Tls),
+            Kind::GatewayTcpRoute => Some(Self::Tcp),
+            _ => None,
+        }
+    }
+}
+
+impl<M> Route<M> {
+    pub fn parents(&self) -> RouteParents<'_> {
+        RouteParents {
+            kind: self.id.kind,
+            name: &self.id.name,
+            parents: &self.parents,
+        }
+    }
+}
+
+impl Object {
+    /// Returns the parents of a route; `None` for an object of another kind.
+    pub fn route_parents(&self) -> Option<RouteParents<'_>> {
+        match self {
+            Self::PolicyHttpRoute(route) | Self::GatewayHttpRoute(route) => Some(route.parents()),
+            Self::GatewayGrpcRoute(route) => Some(route.parents()),
+            Self::GatewayTlsRoute(route) | Self::GatewayTcpRoute(route) => Some(route.parents()),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> RouteParents<'a> {
+    pub fn id(self) -> RouteId {
+        RouteId {
+            kind: self.kind,
+            name: self.name.clone(),
+        }
+    }
+
+    /// Returns the references of the route.
+    pub fn claims(self) -> impl Iterator<Item = Claim<'a>> {
+        let rank = RouteRank::new(self.kind);
+        let parents = self.parents.iter();
+        parents.filter_map(move |parent| {
+            Some(Claim {
+                rank: rank?,
+                kind: self.kind,
+                route: self.name,
+                parent,
+            })
+        })
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &ParentRef> {
+        let parents = self.parents.iter();
+        parents.filter(|parent| parent.kind == ParentKind::Server)
+    }
+
+    /// Returns the references that are meant to be to this Server.
+    pub fn references_to(self, server: &Server) -> impl Iterator<Item = &'a ParentRef> {
+        let namespace = &self.name.namespace;
+        let is_here = server.name.namespace == *namespace;
+        let servers = self
+            .parents
+            .iter()
+            .filter(|parent| parent.kind == ParentKind::Server);
+        servers.filter(move |parent| is_here && parent.name.name == server.name.name)
+    }
+
+    /// Returns why a reference cannot be to any Server.
+    fn mistake(&self, reference: &ParentRef) -> Option<Mistake> {
+        let field = if reference.name.namespace != self.name.namespace {
+            MistakenField::Namespace
+        } else if reference.port.is_some() {
+            MistakenField::Port
+        } else if reference.section.is_some() {
+            MistakenField::SectionName
+        } else {
+            return None;
+        };
+        Some(Mistake {
+            server: reference.name.clone(),
+            namespace: self.name.namespace.to_string(),
+            field,
+        })
+    }
+
+    /// Returns why none of the references to Servers has an effect: one of them has a mistake.
+    pub fn mistake_of_servers(&self) -> Option<Mistake> {
+        self.servers().find_map(|parent| self.mistake(parent))
+    }
+
+    /// Returns whether the route is usable with Servers and references this one.
+    fn names(&self, server: &Server) -> bool {
+        let mut servers = self.servers();
+        servers.any(|parent| parent.name == server.name) && self.mistake_of_servers().is_none()
+    }
+}
+
+impl Claim<'_> {
+    /// Returns the refusal of a route of the kind `refused` that this claim takes precedence over.
+    pub fn refusal(&self, refused: &'static str) -> Refusal {
+        Refusal::Conflict {
+            kind: self.kind.as_str(),
+            route: self.route.clone(),
+            refused,
+        }
+    }
+}
+
+/// Returns a GRPCRoute of the Server, beside which HTTPRoutes do not apply.
+pub fn grpc_route_of_server<'a>(
+    server: &Server,
+    candidates: impl IntoIterator<Item = RouteParents<'a>>,
+) -> Option<&'a Name> {
+    if server.protocol != Protocol::Grpc {
+        return None;
+    }
+    let named = candidates
+        .into_iter()
+        .filter(|route| route.kind == Kind::GatewayGrpcRoute && route.names(server));
+    named.map(|route| route.name).min()
+}
+
+/// Returns whether a Server accepts a route: [`attach_to_server`] does for one of its references.
+pub fn is_attached_to_server(
+    route: RouteParents<'_>,
+    server: &Server,
+    grpc: Option<&Name>,
+) -> bool {
+    let mut references = route.servers().filter(|parent| parent.name == server.name);
+    references.any(|reference| attach_to_server(route, reference, Some(server), grpc).is_ok())
+}
+
+/// Returns whether a Server accepts a route through one of its references. `grpc` is the result of
+/// [`grpc_route_of_server`]: a call of gRPC is a request of HTTP/2, to which HTTPRoutes apply unless
+/// there is a GRPCRoute.
+///
+/// # Errors
+///
+/// Why the route has no effect on the Server, or the reference is not to it.
+pub fn attach_to_server(
+    route: RouteParents<'_>,
+    reference: &ParentRef,
+    server: Option<&Server>,
+    grpc: Option<&Name>,
+) -> Result<(), Refusal> {
+    if let Some(mistake) = route.mistake(reference) {
+        return Err(Refusal::Mistake(mistake));
+    }
+    let Some(server) = server.filter(|server| server.name == reference.name) else {
+        return Err(Refusal::NoParent {
+            kind: "Server",
+            name: reference.name.clone(),
+        });
+    };
+    let conflict = match (RouteRank::new(route.kind), server.protocol) {
+        (Some(RouteRank::Grpc), Protocol::Grpc)
+        | (Some(RouteRank::Http), Protocol::Detect | Protocol::Http1 | Protocol::Http2) => None,
+        (Some(RouteRank::Http), Protocol::Grpc) => grpc,
+        _ => {
+            return Err(Refusal::Protocol {
+                server: server.name.clone(),
+                protocol: server.protocol,
+                route: route.kind.as_str(),
+            });
+        }
+    };
+    if let Some(mistake) = route.mistake_of_servers() {
+        return Err(Refusal::OtherMistake(mistake));
+    }
+    match conflict {
+        Some(other) => Err(Refusal::Conflict {
+            kind: Kind::GatewayGrpcRoute.as_str(),
+            route: other.clone(),
+            refused: route.kind.as_str(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Returns whether rate limits apply to a Server: they apply to requests of HTTP. A Server of gRPC
+/// has these if HTTPRoutes are attached to it.
+pub fn limits_rate<'a>(
+    server: &Server,
+    candidates: impl IntoIterator<Item = RouteParents<'a>> + Clone,
+) -> bool {
+    match server.protocol {
+        Protocol::Detect | Protocol::Http1 | Protocol::Http2 => true,
+        Protocol::Opaque | Protocol::Tls => false,
+        Protocol::Grpc => {
+            let grpc = grpc_route_of_server(server, candidates.clone());
+            let mut routes = candidates.into_iter();
+            grpc.is_none() && routes.any(|route| is_attached_to_server(route, server, None))
+        }
+    }
+}
+
+/// Returns whether a Service accepts routes with this reference: routes apply to traffic to its
+/// cluster IPs. A section is the name of a port.
+///
+/// # Errors
+///
+/// Why the Service has no traffic that the reference could be about.
+pub fn attach_to_service(reference: &ParentRef, service: Option<&Service>) -> Result<(), Refusal> {
+    let name = || reference.name.clone();
+    let Some(service) = service else {
+        return Err(Refusal::NoParent {
+            kind: "Service",
+            name: name(),
+        });
+    };
+    if service.external_name {
+        return Err(Refusal::ExternalName(name()));
+    }
+    if !service.has_traffic() {
+        return Err(Refusal::Headless(name()));
+    }
+    if let Some(port) = reference.port
+        && !service.has_port(port)
+    {
+        return Err(Refusal::NoPort {
+            service: name(),
+            port,
+            ports: service.ports.iter().map(|port| port.number).collect(),
+        });
+    }
+    let mut ports = service.ports.iter();
+    match &reference.section {
+        Some(section) if !ports.any(|port| is_port(reference, port.number, Some(service))) => {
+            Err(Refusal::NoPortName {
+                service: name(),
+                port: reference.port,
+                section: section.to_string(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether an EgressNetwork accepts routes with this reference. `network` is `None` inside
+/// if it never was valid.
+///
+/// # Errors
+///
+/// Why the EgressNetwork has no traffic that the reference could be about.
+pub fn attach_to_egress_network(
+    reference: &ParentRef,
+    network: Option<Option<&EgressNetwork>>,
+    cluster_networks: &[IpNet],
+) -> Result<(), Refusal> {
+    let name = || reference.name.clone();
+    let Some(network) = network else {
+        return Err(Refusal::NoParent {
+            kind: "EgressNetwork",
+            name: name(),
+        });
+    };
+    let Some(network) = network else {
+        return Err(Refusal::InvalidNetwork(name()));
+    };
+    if network.overlap(cluster_networks).is_some() {
+        return Err(Refusal::OverlappingNetwork(name()));
+    }
+    if reference.section.is_some() {
+        return Err(Refusal::SectionOfNetwork(name()));
+    }
+    match reference.port {
+        Some(_) => Ok(()),
+        None => Err(Refusal::NoPortOfNetwork(name())),
+    }
+}
+
+/// Returns whether a reference to a Service or EgressNetwork is about one of its ports. Without
+/// port it is about all ports of a Service. An EgressNetwork has no ports, so its routes have to
+/// name theirs.
+///
+/// `service` is `None` for an EgressNetwork, and for a Service that does not exist.
+pub fn is_port(reference: &ParentRef, port: u16, service: Option<&Service>) -> bool {
+    let is_number = match reference.port {
+        Some(number) => number == port,
+        None => reference.kind == ParentKind::Service,
+    };
+    let is_name = || match (&reference.section, service) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (section, Some(service)) => {
+            let mut ports = service.ports.iter();
+            ports.any(|entry| entry.number == port && entry.name == *section)
+        }
+    };
+    is_number && is_name()
+}
+
+/// Returns the claim that takes precedence over a reference to a Service or EgressNetwork: the same
+/// reference of a route of another kind, which applies to the same clients. Routes for all ports do
+/// not conflict with routes for one port.
+///
+/// `clients` are the namespaces whose routes apply to the same clients: routes of the parent's
+/// namespace apply to all clients, others only to clients of their own namespace.
+pub fn conflict<'a>(
+    rank: RouteRank,
+    reference: &ParentRef,
+    clients: [&str; 2],
+    claims: impl IntoIterator<Item = Claim<'a>>,
+) -> Option<Claim<'a>> {
+    let taken = claims.into_iter().filter(|claim| {
+        claim.rank < rank && clients.contains(&&*claim.route.namespace) && claim.parent == reference
+    });
+    taken.min_by_key(|claim| (claim.rank, claim.kind, claim.route))
+}
+
+impl Refusal {
+    /// Returns the type of the condition of a route that a refusal makes false.
+    pub fn condition(&self) -> &'static str {
+        "Accepted"
+    }
+
+    /// Returns the reason of the condition, as in Linkerd and the Gateway API.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::OtherMistake(_) | Self::Unsupported(_) => "UnsupportedValue",
+            Self::Conflict { .. } => "RouteReasonConflicted",
+            _ => "NoMatchingParent",
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            server, namespace, ..
+        } = self;
+        match self.field {
+            MistakenField::Namespace => write!(
+                f,
+                "Server {server} is in another namespace than the route; expected {namespace}"
+            ),
+            MistakenField::Port => write!(
+                f,
+                "the reference to Server {server} has a port; remove it, the Server has one"
+            ),
+            MistakenField::SectionName => write!(
+                f,
+                "the reference to Server {server} has a sectionName; remove it, Servers have none"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mistake(mistake) | Self::OtherMistake(mistake) => mistake.fmt(f),
+            Self::NoParent { kind, name } => write!(f, "there is no {kind} {name}"),
+            Self::Protocol {
+                server,
+                protocol,
+                route,
+            } => write!(
+                f,
+                "Server {server} has proxyProtocol {protocol}, which {route}s do not apply to"
+            ),
+            Self::ExternalName(name) => write!(
+                f,
+                "Service {name} is of type ExternalName; expected one with a cluster IP"
+            ),
+            Self::Headless(name) => {
+                write!(
+                    f,
+                    "Service {name} is headless; expected one with a cluster IP"
+                )
+            }
+            Self::NoPort {
+                service,
+                port,
+                ports,
+            } => write!(
+                f,
+                "Service {service} has no port {port}; it has {}",
+                list(ports)
+            ),
+            Self::NoPortName {
+                service,
+                port,
+                section,
+            } => {
+                let port = port.map_or_else(String::new, |port| format!(" {port}"));
+                write!(
+                    f,
+                    "Service {service} has no port{port} with the name {section} of the sectionName"
+                )
+            }
+            Self::InvalidNetwork(name) => write!(f, "EgressNetwork {name} is invalid"),
+            Self::OverlappingNetwork(name) => write!(
+                f,
+                "EgressNetwork {name} is not accepted, because it overlaps the cluster networks"
+            ),
+            Self::SectionOfNetwork(name) => write!(
+                f,
+                "the reference to EgressNetwork {name} has a sectionName; remove it, EgressNetworks have none"
+            ),
+            Self::NoPortOfNetwork(name) => write!(
+                f,
+                "the reference to EgressNetwork {name} has no port; add that of the traffic"
+            ),
+            Self::Unsupported(problem) => f.write_str(problem),
+            Self::Conflict {
+                kind,
+                route,
+                refused,
+            } => write!(
+                f,
+                "{kind} {route} references the same parent and port, and takes precedence over a {refused}"
+            ),
+        }
+    }
+}
+
+fn list(ports: &[u16]) -> String {
+    if ports.is_empty() {
+        return "none".to_owned();
+    }
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(", ")
+}

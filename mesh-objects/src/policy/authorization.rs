@@ -1,0 +1,51 @@
+//! Which authorizations apply to a Server or a route.
+
+use crate::model::{
+    AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, RouteId, Server,
+    ServerAuthorization,
+};
+
+impl AuthorizationPolicy {
+    /// Returns whether it authorizes clients to connect to the Server, for all of its routes.
+    pub fn is_for_server(&self, server: &Server) -> bool {
+        let is_target = match &self.target {
+            AuthorizationTarget::Server(name) => *name == server.name.name,
+            AuthorizationTarget::Namespace => true,
+            AuthorizationTarget::PolicyHttpRoute(_)
+            | AuthorizationTarget::GatewayHttpRoute(_)
+            | AuthorizationTarget::GatewayGrpcRoute(_) => false,
+        };
+        is_target && self.name.namespace == server.name.namespace
+    }
+
+    /// Returns whether it authorizes clients to send requests that the route matches, beside the
+    /// authorizations of the Server.
+    pub fn is_for_route(&self, route: &RouteId) -> bool {
+        match (route.kind, &self.target) {
+            (Kind::PolicyHttpRoute, AuthorizationTarget::PolicyHttpRoute(target))
+            | (Kind::GatewayHttpRoute, AuthorizationTarget::GatewayHttpRoute(target))
+            | (Kind::GatewayGrpcRoute, AuthorizationTarget::GatewayGrpcRoute(target)) => {
+                *target == route.name.name && self.name.namespace == route.name.namespace
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns an authentication that the policy requires and that does not exist. What it requires
+    /// is unknown, so the policy authorizes no client. ServiceAccounts need not exist.
+    pub fn missing(
+        &self,
+        exists: impl Fn(&AuthenticationRef) -> bool,
+    ) -> Option<&AuthenticationRef> {
+        self.required.iter().find(|reference| {
+            !matches!(reference, AuthenticationRef::ServiceAccount(_)) && !exists(reference)
+        })
+    }
+}
+
+impl ServerAuthorization {
+    /// Returns whether it authorizes clients to connect to the Server.
+    pub fn is_for_server(&self, server: &Server) -> bool {
+        self.name.namespace == server.name.namespace && self.servers.matches(server)
+    }
+}
