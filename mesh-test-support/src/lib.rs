@@ -5,7 +5,8 @@
 //! `command` and `program` run programs, `cni` runs plugins, and `http` asks servers. `cluster`
 //! installs a mesh into a real cluster. `installation` has the objects of a mesh in an API server.
 //! `eventually` waits for a state that another process or task brings about. `campaign` is for
-//! tests that plant a fault. No program of the mesh depends on this package.
+//! tests that plant a fault, `policies` generates random sets of policies. No program of the mesh
+//! depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -24,5 +25,6 @@ pub mod http;
 pub mod installation;
 pub mod machine;
 pub mod network;
+pub mod policies;
 pub mod program;
 pub mod tls;

@@ -1,13 +1,12 @@
 //! Policies whose target or requirements do not exist, and what no policy uses.
 
 use mesh_k8s::pod::PROXY_CONTAINER;
+use mesh_objects::policy::attachment::limits_rate;
 use serde_json::Value;
 
 use super::finding::Finding;
 use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
-
-/// Rate limits apply to Servers with these protocols.
-const LIMITED: [&str; 3] = ["unknown", "HTTP/1", "HTTP/2"];
+use super::routes;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for policy in objects.of(POLICY, "AuthorizationPolicy") {
@@ -203,7 +202,8 @@ fn rate_limit(objects: &Objects, limit: &Object, findings: &mut Vec<Finding>) {
         return;
     };
     let protocol = server.spec()["proxyProtocol"].as_str().unwrap_or("unknown");
-    if !LIMITED.contains(&protocol) {
+    let is_limited = |server| limits_rate(server, routes::route_parents(objects));
+    if !server.server().is_none_or(is_limited) {
         findings.push(Finding::new(
             limit,
             "spec.targetRef",
@@ -216,7 +216,7 @@ fn rate_limit(objects: &Objects, limit: &Object, findings: &mut Vec<Finding>) {
     }
     let older = objects
         .of(POLICY, "HTTPLocalRateLimitPolicy")
-        .filter(|other| other.namespace == limit.namespace && other.age() < limit.age())
+        .filter(|other| other.namespace == limit.namespace && other.is_older(limit))
         .find(|other| text(&other.spec()["targetRef"]["name"]) == name);
     if let Some(older) = older {
         findings.push(Finding::new(

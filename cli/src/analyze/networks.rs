@@ -95,7 +95,7 @@ fn contained(object: &Object, field: &str, networks: &Value, findings: &mut Vec<
 /// longest prefix wins, then the oldest object.
 fn overlap(network: &Object, other: &Object, findings: &mut Vec<Finding>) {
     let (own, others) = (&network.spec()["networks"], &other.spec()["networks"]);
-    if own.is_null() && others.is_null() && other.age() < network.age() {
+    if own.is_null() && others.is_null() && other.is_older(network) {
         findings.push(Finding::new(
             network,
             "spec.networks",
@@ -122,7 +122,7 @@ fn overlap(network: &Object, other: &Object, findings: &mut Vec<Finding>) {
                     ),
                     format!("if this is intended, add {} to except", wins.net),
                 );
-            } else if other.age() < network.age() {
+            } else if other.is_older(network) {
                 report(
                     "conflict",
                     format!(

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use mesh_k8s::kinds::LabelSelector;
 use mesh_k8s::pod::PROXY_CONTAINER;
 use mesh_k8s::select;
+use mesh_objects::convert;
+use mesh_objects::model::{EgressNetwork, ExternalWorkload, Object as Record, Server, Service};
+use mesh_objects::policy::server;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -31,6 +34,8 @@ pub(crate) struct Object {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) json: Value,
+    /// `None` if the object is invalid, or of a kind that decides nothing.
+    record: Option<Record>,
 }
 
 /// The pods of a workload, or one pod.
@@ -123,7 +128,7 @@ impl Objects {
         })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Object> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Object> + Clone {
         self.all.values()
     }
 
@@ -195,28 +200,77 @@ impl Objects {
 }
 
 impl Object {
-    fn new(json: Value) -> Option<Self> {
+    fn new(mut json: Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let kind = text(&json["kind"]);
         let version = text(&json["apiVersion"]);
         let group = version.split_once('/').map_or("", |(group, _)| group);
-        let meta = &json["metadata"];
-        let name = text(&meta["name"]);
+        let name = text(&json["metadata"]["name"]);
         if kind.is_empty() || name.is_empty() {
             return None;
         }
-        let namespace = match text(&meta["namespace"]) {
+        let namespace = match text(&json["metadata"]["namespace"]) {
             _ if CLUSTER_KINDS.contains(&&*kind) => String::new(),
             namespace if namespace.is_empty() => DEFAULT_NAMESPACE.to_owned(),
             namespace => namespace,
         };
+        let group = group.to_owned();
+        if !namespace.is_empty() {
+            json["metadata"]["namespace"] = namespace.as_str().into();
+        }
+        let decides = [POLICY, GATEWAY, WORKLOAD].contains(&&*group) || kind == "Service";
+        let record = decides.then(|| convert::valid(&json)).flatten();
         Some(Self {
-            group: group.to_owned(),
+            group,
             kind,
             namespace,
             name,
             json,
+            record,
         })
+    }
+
+    /// Returns whether the object wins against `other` because it is older. An invalid object has
+    /// no effect.
+    pub(super) fn is_older(&self, other: &Self) -> bool {
+        let ages = (
+            self.record().and_then(Record::age),
+            other.record().and_then(Record::age),
+        );
+        matches!(ages, (Some(own), Some(other)) if own < other)
+    }
+
+    /// Returns the record of a valid object; `None` for kinds that decide nothing.
+    pub(super) fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    pub(super) fn server(&self) -> Option<&Server> {
+        match &self.record {
+            Some(Record::Server(server)) => Some(server),
+            _ => None,
+        }
+    }
+
+    pub(super) fn service(&self) -> Option<&Service> {
+        match &self.record {
+            Some(Record::Service(service)) => Some(service),
+            _ => None,
+        }
+    }
+
+    pub(super) fn egress_network(&self) -> Option<&EgressNetwork> {
+        match &self.record {
+            Some(Record::EgressNetwork(network)) => Some(network),
+            _ => None,
+        }
+    }
+
+    pub(super) fn external_workload(&self) -> Option<&ExternalWorkload> {
+        match &self.record {
+            Some(Record::ExternalWorkload(workload)) => Some(workload),
+            _ => None,
+        }
     }
 
     fn key(&self) -> Key {
@@ -237,12 +291,6 @@ impl Object {
         list(&self.spec()[field])
     }
 
-    /// Orders objects by age, as the controllers do; an object without a time is the youngest.
-    pub(super) fn age(&self) -> (bool, &str, &str) {
-        let created = self.json["metadata"]["creationTimestamp"].as_str();
-        (created.is_none(), created.unwrap_or_default(), &self.name)
-    }
-
     /// Returns whether a workload created the object, with the annotations of its own template.
     pub(super) fn is_of_workload(&self) -> bool {
         let owners = list(&self.json["metadata"]["ownerReferences"]);
@@ -254,18 +302,6 @@ impl Object {
     /// Returns whether a label selector selects the object.
     pub(super) fn has_labels(&self, selector: &Value) -> bool {
         is_selected(&self.json["metadata"]["labels"], selector)
-    }
-
-    /// Returns the numbers of the ports of an ExternalWorkload with a name, or the number itself.
-    pub(super) fn external_ports(&self, port: &Value) -> Vec<u64> {
-        if let Some(number) = port.as_u64() {
-            return vec![number];
-        }
-        let entries = self.list("ports").iter();
-        entries
-            .filter(|entry| entry["name"] == *port && is_tcp(entry))
-            .filter_map(|entry| entry["port"].as_u64())
-            .collect()
     }
 
     fn workload(&self) -> Option<Workload<'_>> {
@@ -308,6 +344,24 @@ impl Workload<'_> {
             .filter(|entry| entry["name"] == *port)
             .filter_map(|entry| entry["containerPort"].as_u64())
             .collect()
+    }
+
+    /// Calls `read` with the properties by which Servers select the pods.
+    pub(super) fn selectable<T>(&self, read: impl FnOnce(server::Workload<'_>) -> T) -> T {
+        let labels = &self.template["metadata"]["labels"];
+        let labels: BTreeMap<String, String> = BTreeMap::deserialize(labels).unwrap_or_default();
+        let named: Vec<_> = self
+            .declared()
+            .filter_map(|port| {
+                let number = u16::try_from(port["containerPort"].as_u64()?).ok()?;
+                Some((port["name"].as_str()?.into(), number))
+            })
+            .collect();
+        read(server::Workload::pod(
+            &self.object.namespace,
+            &labels,
+            &named,
+        ))
     }
 
     /// Returns whether a port, by name or number, can be one of the application's. A container that

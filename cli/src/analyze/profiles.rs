@@ -2,12 +2,13 @@
 
 use mesh_k8s::crd::service_profile::ServiceProfileSpec;
 use mesh_k8s::validate::{self, Denied, Submission};
+use mesh_objects::policy::attachment::RouteRank;
 use serde::Deserialize as _;
 
 use self::condition::implies;
 use super::finding::Finding;
 use super::objects::{Object, Objects, PROFILE, text};
-use super::routes::{self, Parent, ParentKind, Rank};
+use super::routes::{self, Parent, ParentKind};
 
 mod condition;
 
@@ -307,7 +308,7 @@ fn replaced_routes(
         };
         let parent = routes::parents(route).find(|(_, parent)| of_service(parent));
         if let Some((at, _)) = parent
-            && matches!(rank, Rank::Grpc | Rank::Http)
+            && matches!(rank, RouteRank::Grpc | RouteRank::Http)
         {
             findings.push(Finding::new(
                 route,

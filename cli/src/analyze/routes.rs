@@ -1,29 +1,26 @@
 //! Routes that attach nowhere, and their backends. The policy controller reports the same decisions
-//! as conditions of the routes.
+//! as conditions of the routes: [`mesh_objects::policy::attachment`] makes them.
 
 use mesh_core::annotation::OPAQUE_PORTS;
 use mesh_k8s::pod::ports;
+use mesh_objects::model::{self, Name, Object as Record, ParentRef};
+use mesh_objects::policy::attachment::{
+    MistakenField, Refusal, RouteParents, RouteRank, attach_to_egress_network, attach_to_server,
+    attach_to_service, conflict, grpc_route_of_server,
+};
 use serde_json::Value;
 
 use super::finding::Finding;
 use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
 
 /// The kinds of routes in the order of precedence for one parent.
-const ROUTES: [(&str, &str, Rank); 5] = [
-    (GATEWAY, "GRPCRoute", Rank::Grpc),
-    (POLICY, "HTTPRoute", Rank::Http),
-    (GATEWAY, "HTTPRoute", Rank::Http),
-    (GATEWAY, "TLSRoute", Rank::Tls),
-    (GATEWAY, "TCPRoute", Rank::Tcp),
+const ROUTES: [(&str, &str, RouteRank); 5] = [
+    (GATEWAY, "GRPCRoute", RouteRank::Grpc),
+    (POLICY, "HTTPRoute", RouteRank::Http),
+    (GATEWAY, "HTTPRoute", RouteRank::Http),
+    (GATEWAY, "TLSRoute", RouteRank::Tls),
+    (GATEWAY, "TCPRoute", RouteRank::Tcp),
 ];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
-    Grpc,
-    Http,
-    Tls,
-    Tcp,
-}
 
 /// A parent in a form that can be compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,12 +39,10 @@ pub(super) enum ParentKind {
 }
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
-    for (route, rank) in routes(objects) {
-        for (at, reference) in route.list("parentRefs").iter().enumerate() {
-            // Parents of other controllers are not known here.
-            if let Some(parent) = parent(route, reference) {
-                let field = format!("spec.parentRefs[{at}]");
-                attachment(objects, route, rank, &parent, reference, &field, findings);
+    for (route, _) in routes(objects) {
+        if let Some(parents) = route.record().and_then(Record::route_parents) {
+            for at in 0..parents.parents.len() {
+                attachment(objects, route, parents, at, findings);
             }
         }
         if route.list("parentRefs").is_empty() {
@@ -64,7 +59,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
 }
 
 /// Returns all routes.
-pub(super) fn routes(objects: &Objects) -> impl Iterator<Item = (&Object, Rank)> {
+pub(super) fn routes(objects: &Objects) -> impl Iterator<Item = (&Object, RouteRank)> {
     ROUTES
         .iter()
         .flat_map(|(group, kind, rank)| objects.of(group, kind).map(move |object| (object, *rank)))
@@ -94,153 +89,189 @@ pub(super) fn parent(route: &Object, reference: &Value) -> Option<Parent> {
     })
 }
 
+/// Reports why a parent does not accept the route.
 fn attachment(
     objects: &Objects,
     route: &Object,
-    rank: Rank,
-    parent: &Parent,
-    reference: &Value,
-    field: &str,
+    parents: RouteParents<'_>,
+    at: usize,
     findings: &mut Vec<Finding>,
 ) {
-    let Parent {
-        namespace, name, ..
-    } = parent;
-    let mut report = |field: String, problem: String, fix: &str| {
-        findings.push(Finding::new(route, field, "attaches-nowhere", problem, fix));
+    let Some(reference) = parents.parents.get(at) else {
+        return;
     };
-    match parent.kind {
-        ParentKind::Server => {
-            if *namespace != route.namespace {
-                let problem = format!("Server {namespace}/{name} is in another namespace");
-                let fix = "create the route in the namespace of the Server";
-                return report(format!("{field}.namespace"), problem, fix);
+    let Name { namespace, name } = &reference.name;
+    let field = format!("spec.parentRefs[{at}]");
+    let attached = match reference.kind {
+        model::ParentKind::Server => {
+            let server = objects.find(POLICY, "Server", namespace, name);
+            // An invalid Server is reported itself, and its last valid version is not known.
+            if server.is_some_and(|server| server.server().is_none()) {
+                return;
             }
-            for key in ["port", "sectionName"] {
-                if !reference[key].is_null() {
-                    let problem =
-                        "makes the whole route unusable, because Servers have none".to_owned();
-                    return report(format!("{field}.{key}"), problem, "remove it");
-                }
-            }
-            let Some(server) = objects.find(POLICY, "Server", namespace, name) else {
-                let problem = format!("there is no Server {namespace}/{name}");
-                let fix = objects.fix_of_missing(POLICY, "Server");
-                return report(format!("{field}.name"), problem, &fix);
-            };
-            let protocol = server.spec()["proxyProtocol"].as_str().unwrap_or("unknown");
-            let applies = match rank {
-                Rank::Grpc => protocol == "gRPC",
-                Rank::Http => matches!(protocol, "unknown" | "HTTP/1" | "HTTP/2"),
-                Rank::Tls | Rank::Tcp => false,
-            };
-            if !applies {
-                let kind = &route.kind;
-                let problem =
-                    format!("{kind}s do not apply to Server {name} with proxyProtocol {protocol}");
-                report(
-                    field.to_owned(),
-                    problem,
-                    "change the proxyProtocol of the Server, or the kind of the route",
-                );
-            }
+            let server = server.and_then(Object::server);
+            let grpc = server.and_then(|it| grpc_route_of_server(it, route_parents(objects)));
+            attach_to_server(parents, reference, server, grpc)
         }
-        ParentKind::Service => {
-            let Some(service) = objects.find("", "Service", namespace, name) else {
-                let problem = format!("there is no Service {namespace}/{name}");
-                let fix = objects.fix_of_missing("", "Service");
-                return report(format!("{field}.name"), problem, &fix);
-            };
-            if text(&service.spec()["type"]) == "ExternalName"
-                || text(&service.spec()["clusterIP"]) == "None"
-            {
-                let problem = format!("Service {namespace}/{name} has no cluster IP");
-                return report(
-                    field.to_owned(),
-                    problem,
-                    "give it one: routes apply to traffic to cluster IPs",
-                );
+        model::ParentKind::Service => {
+            let service = objects.find("", "Service", namespace, name);
+            if service.is_some_and(|service| service.service().is_none()) {
+                return;
             }
-            if let Some(section) = reference["sectionName"].as_str()
-                && !has_named_port(service, section, parent.port)
-            {
-                let problem =
-                    format!("Service {namespace}/{name} has no such port with the name {section}");
-                let fix = "use the name of a port of the Service, or remove it";
-                return report(format!("{field}.sectionName"), problem, fix);
-            }
-            if let Some(problem) = missing_port(service, parent.port) {
-                report(
-                    format!("{field}.port"),
-                    problem,
-                    "use a port of the Service",
-                );
-            } else if matches!(rank, Rank::Grpc | Rank::Http)
-                && let Some(port) = opaque_port(service, parent.port)
-            {
-                findings.push(Finding::new(
-                    route,
-                    field,
-                    "no-effect",
-                    format!("port {port} of Service {namespace}/{name} is opaque, so the route does not apply there"),
-                    format!(
-                        "remove {port} from {OPAQUE_PORTS}: kubectl -n {namespace} edit service {name}; or delete the route"
-                    ),
-                ));
-            }
+            attach_to_service(reference, service.and_then(Object::service))
         }
-        ParentKind::EgressNetwork => {
-            if objects
-                .find(POLICY, "EgressNetwork", namespace, name)
-                .is_none()
-            {
-                let problem = format!("there is no EgressNetwork {namespace}/{name}");
-                let fix = objects.fix_of_missing(POLICY, "EgressNetwork");
-                return report(format!("{field}.name"), problem, &fix);
-            }
-            if parent.port.is_none() {
-                let problem = "is missing, which an EgressNetwork requires".to_owned();
-                report(
-                    format!("{field}.port"),
-                    problem,
-                    "add the port of the traffic",
-                );
-            }
+        model::ParentKind::EgressNetwork => {
+            let network = objects.find(POLICY, "EgressNetwork", namespace, name);
+            let network = network.map(Object::egress_network);
+            // The networks of the cluster are not known.
+            attach_to_egress_network(reference, network, &[])
         }
+        // Parents of other controllers are not known here.
+        model::ParentKind::Other => return,
+    };
+    match attached {
+        Ok(()) => opaque(objects, route, reference, &field, findings),
+        Err(refusal) => refused(objects, route, &refusal, &field, findings),
     }
-    conflict(objects, route, rank, parent, field, findings);
+    let claims = route_parents(objects).flat_map(RouteParents::claims);
+    let mut own = parents.claims().filter(|claim| claim.parent == reference);
+    if reference.kind != model::ParentKind::Server
+        && let Some(own) = own.next()
+        && let Some(other) = conflict(own.rank, reference, [namespace, &route.namespace], claims)
+    {
+        findings.push(conflicting(route, other.kind.as_str(), other.route, field));
+    }
 }
 
-/// Reports a route whose parent has a route of a kind with precedence, for the same clients.
-fn conflict(
+/// Phrases a refusal as a finding.
+fn refused(
     objects: &Objects,
     route: &Object,
-    rank: Rank,
-    parent: &Parent,
+    refusal: &Refusal,
     field: &str,
     findings: &mut Vec<Finding>,
 ) {
-    if parent.kind == ParentKind::Server {
+    let text = refusal.to_string();
+    let (part, problem, fix) = match refusal {
+        Refusal::Mistake(mistake) => match mistake.field {
+            MistakenField::Namespace => (
+                ".namespace",
+                format!("Server {} is in another namespace", mistake.server),
+                "create the route in the namespace of the Server".to_owned(),
+            ),
+            MistakenField::Port | MistakenField::SectionName => (
+                if mistake.field == MistakenField::Port {
+                    ".port"
+                } else {
+                    ".sectionName"
+                },
+                "makes the whole route unusable, because Servers have none".to_owned(),
+                "remove it".to_owned(),
+            ),
+        },
+        // The reference with the mistake is reported, the invalid object too.
+        Refusal::OtherMistake(_) | Refusal::InvalidNetwork(_) => return,
+        Refusal::NoParent { kind, .. } => {
+            let group = if *kind == "Service" { "" } else { POLICY };
+            (".name", text, objects.fix_of_missing(group, kind))
+        }
+        Refusal::Protocol {
+            server,
+            protocol,
+            route,
+        } => (
+            "",
+            format!(
+                "{route}s do not apply to Server {} with proxyProtocol {protocol}",
+                server.name
+            ),
+            "change the proxyProtocol of the Server, or the kind of the route".to_owned(),
+        ),
+        Refusal::ExternalName(name) | Refusal::Headless(name) => (
+            "",
+            format!("Service {name} has no cluster IP"),
+            "give it one: routes apply to traffic to cluster IPs".to_owned(),
+        ),
+        Refusal::NoPort { .. } => (".port", text, "use a port of the Service".to_owned()),
+        Refusal::NoPortName {
+            service, section, ..
+        } => (
+            ".sectionName",
+            format!("Service {service} has no such port with the name {section}"),
+            "use the name of a port of the Service, or remove it".to_owned(),
+        ),
+        Refusal::SectionOfNetwork(_) => (
+            ".sectionName",
+            "makes the reference unusable, because EgressNetworks have none".to_owned(),
+            "remove it".to_owned(),
+        ),
+        Refusal::NoPortOfNetwork(_) => (
+            ".port",
+            "is missing, which an EgressNetwork requires".to_owned(),
+            "add the port of the traffic".to_owned(),
+        ),
+        Refusal::OverlappingNetwork(_) | Refusal::Unsupported(_) => {
+            ("", text, "correct it".to_owned())
+        }
+        Refusal::Conflict {
+            kind, route: other, ..
+        } => {
+            findings.push(conflicting(route, kind, other, field.to_owned()));
+            return;
+        }
+    };
+    let field = format!("{field}{part}");
+    findings.push(Finding::new(route, field, "attaches-nowhere", problem, fix));
+}
+
+/// Reports a route of requests for a port whose connections are not parsed.
+fn opaque(
+    objects: &Objects,
+    route: &Object,
+    reference: &ParentRef,
+    field: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let Name { namespace, name } = &reference.name;
+    let kind = route.record().and_then(Record::route_parents);
+    let rank = kind.and_then(|parents| RouteRank::new(parents.kind));
+    if reference.kind != model::ParentKind::Service
+        || !matches!(rank, Some(RouteRank::Grpc | RouteRank::Http))
+    {
         return;
     }
-    let other = routes(objects).find(|(other, other_rank)| {
-        *other_rank < rank
-            && [&route.namespace, &parent.namespace].contains(&&other.namespace)
-            && parents(other).any(|(_, it)| it == *parent)
-    });
-    if let Some((other, _)) = other {
+    let service = objects.find("", "Service", namespace, name);
+    let port = service.and_then(|service| opaque_port(service, reference.port.map(u64::from)));
+    if let Some(port) = port {
         findings.push(Finding::new(
             route,
             field,
-            "conflict",
+            "no-effect",
+            format!("port {port} of Service {namespace}/{name} is opaque, so the route does not apply there"),
             format!(
-                "{} {} references the same parent and port and takes precedence, so this route has no effect there",
-                other.kind,
-                other.full_name()
+                "remove {port} from {OPAQUE_PORTS}: kubectl -n {namespace} edit service {name}; or delete the route"
             ),
-            "use one kind of route for the port",
         ));
     }
+}
+
+/// Reports a route whose parent has a route of a kind with precedence, for the same clients.
+fn conflicting(route: &Object, kind: &str, other: &Name, field: String) -> Finding {
+    Finding::new(
+        route,
+        field,
+        "conflict",
+        format!(
+            "{kind} {other} references the same parent and port and takes precedence, so this route has no effect there"
+        ),
+        "use one kind of route for the port",
+    )
+}
+
+/// Returns the parents of all valid routes.
+pub(super) fn route_parents(objects: &Objects) -> impl Iterator<Item = RouteParents<'_>> + Clone {
+    let records = objects.iter().filter_map(Object::record);
+    records.filter_map(Record::route_parents)
 }
 
 /// Returns the parents of a route that are of the mesh, with their positions.
@@ -344,14 +375,6 @@ fn opaque_port(service: &Object, port: Option<u64>) -> Option<u64> {
         port.is_none_or(|port| port == *number)
             && u16::try_from(*number).is_ok_and(|number| opaque.contains(number))
     })
-}
-
-/// Returns whether a Service has a port with this name, and number if there is one.
-fn has_named_port(service: &Object, name: &str, number: Option<u64>) -> bool {
-    service
-        .list("ports")
-        .iter()
-        .any(|entry| entry["name"] == name && number.is_none_or(|number| entry["port"] == number))
 }
 
 fn missing_port(service: &Object, port: Option<u64>) -> Option<String> {

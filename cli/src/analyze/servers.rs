@@ -1,7 +1,10 @@
 //! Servers that select nothing, and several Servers on one port.
 
+use mesh_objects::model::Server;
+use mesh_objects::policy::server::{self as policy, server_of_port};
+
 use super::finding::Finding;
-use super::objects::{Object, Objects, POLICY, Workload, is_of_proxy};
+use super::objects::{Object, Objects, POLICY, is_of_proxy};
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for server in objects.of(POLICY, "Server") {
@@ -78,53 +81,40 @@ fn external_selection(objects: &Objects, server: &Object, findings: &mut Vec<Fin
 }
 
 /// Reports a Server for a port that an older one has.
-fn older(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
-    let others = objects.of(POLICY, "Server");
-    let older = others
-        .filter(|other| other.namespace == server.namespace && other.age() < server.age())
-        .find(|other| shares_port(objects, server, other));
+fn older(objects: &Objects, object: &Object, findings: &mut Vec<Finding>) {
+    let Some(server) = object.server() else {
+        return;
+    };
+    let servers = || objects.of(POLICY, "Server").filter_map(Object::server);
+    let applies_instead = |workload: policy::Workload<'_>| {
+        let ports = server.ports_of(workload).into_iter();
+        let mut first = ports.filter_map(|port| server_of_port(servers(), workload, port));
+        first.find(|first| first.name != server.name)
+    };
+    let mut workloads = objects.workloads();
+    let mut external = objects.external_workloads(&object.namespace);
+    // Without workloads, two Servers with the same selection are found.
+    let is_same = |other: &&Server| {
+        let (own, others) = (&server.workloads, &other.workloads);
+        other.name.namespace == server.name.namespace
+            && own == others
+            && other.port == server.port
+            && other.age() < server.age()
+    };
+    let older = workloads
+        .find_map(|workload| workload.selectable(applies_instead))
+        .or_else(|| external.find_map(|it| applies_instead(it.external_workload()?.into())))
+        .or_else(|| servers().filter(is_same).min_by_key(|other| other.age()));
     if let Some(older) = older {
         findings.push(Finding::new(
-            server,
+            object,
             "spec.port",
             "duplicate-port",
             format!(
                 "Server {} is older and selects the same port of the same workloads, where this one has no effect",
-                older.name
+                older.name.name
             ),
             "merge the two, or let them select different workloads or ports",
         ));
     }
-}
-
-/// Returns whether two Servers select a port of one workload; without workloads, whether they are
-/// equal.
-fn shares_port(objects: &Objects, one: &Object, other: &Object) -> bool {
-    let server_namespace = &one.namespace;
-    let (one, other) = (one.spec(), other.spec());
-    let same = ["podSelector", "externalWorkloadSelector", "port"]
-        .iter()
-        .all(|field| one[field] == other[field]);
-    let both = |workload: Workload<'_>| {
-        let is_selected = |spec: &serde_json::Value| workload.is_selected_by(&spec["podSelector"]);
-        if !is_selected(one) || !is_selected(other) {
-            return false;
-        }
-        let ports = workload.ports(&other["port"]);
-        let mut shared = workload.ports(&one["port"]).into_iter();
-        shared.any(|port| ports.contains(&port))
-    };
-    let both_external = |workload: &Object| {
-        let is_selected =
-            |spec: &serde_json::Value| workload.has_labels(&spec["externalWorkloadSelector"]);
-        let ports = workload.external_ports(&other["port"]);
-        let mut shared = workload.external_ports(&one["port"]).into_iter();
-        is_selected(one) && is_selected(other) && shared.any(|port| ports.contains(&port))
-    };
-    let mut external = objects.external_workloads(server_namespace);
-    same || external.any(both_external)
-        || objects
-            .workloads()
-            .filter(|workload| workload.object.namespace == *server_namespace)
-            .any(both)
 }

@@ -6,24 +6,27 @@
 
 use std::collections::BTreeMap;
 
+use mesh_objects::model::Object as Record;
+use mesh_objects::policy::attachment::RouteRank;
 use serde_json::{Value, json};
 
 use super::finding::Finding;
 use super::objects::{Object, Objects, list};
-use super::routes::{self, Parent, Rank};
+use super::routes::{self, Parent};
 
 /// A match of a rule in a form that can be compared, with the host.
 type Match = String;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
-    let mut by_parent: BTreeMap<(Rank, Parent), Vec<&Object>> = BTreeMap::new();
+    let mut by_parent: BTreeMap<(RouteRank, Parent), Vec<&Object>> = BTreeMap::new();
     for (route, rank) in routes::routes(objects) {
         for (_, parent) in routes::parents(route) {
             by_parent.entry((rank, parent)).or_default().push(route);
         }
     }
     for ((rank, parent), mut routes) in by_parent {
-        routes.sort_by_key(|route| (route.age(), &route.namespace, &route.group));
+        routes.retain(|route| route.record().is_some());
+        routes.sort_by_key(|route| route.record().and_then(Record::precedence));
         let mut used: BTreeMap<Match, (&Object, usize)> = BTreeMap::new();
         for route in routes {
             // Routes of several namespaces apply to different clients.
@@ -66,7 +69,7 @@ fn never_matches(route: &Object, at: usize, other: &Object, other_at: usize) -> 
 }
 
 /// Returns each combination of host and match of a rule.
-fn matches(route: &Object, rule: &Value, rank: Rank) -> Vec<Match> {
+fn matches(route: &Object, rule: &Value, rank: RouteRank) -> Vec<Match> {
     let everything = [json!({})];
     let matches = match list(&rule["matches"]) {
         [] => &everything,
@@ -86,7 +89,7 @@ fn matches(route: &Object, rule: &Value, rank: Rank) -> Vec<Match> {
 }
 
 /// Returns a match with the defaults written out and the lists sorted.
-fn normalized(one: &Value, rank: Rank) -> Value {
+fn normalized(one: &Value, rank: RouteRank) -> Value {
     let sorted = |field: &str| {
         let mut entries: Vec<String> = list(&one[field])
             .iter()
@@ -106,7 +109,7 @@ fn normalized(one: &Value, rank: Rank) -> Value {
         entries
     };
     let path = match (rank, &one["path"]) {
-        (Rank::Http, path) => json!([
+        (RouteRank::Http, path) => json!([
             path["type"].as_str().unwrap_or("PathPrefix"),
             path["value"].as_str().unwrap_or("/"),
         ]),

@@ -5,15 +5,15 @@ pub(super) mod ip_families;
 mod probes;
 
 use mesh_core::policy::inbound::DefaultPolicy;
-use mesh_k8s::crd::{AuthorizationPolicy, Server, ServerAuthorization};
-use mesh_k8s::kinds::{Namespace, ResourceExt};
+use mesh_k8s::kinds::ResourceExt;
 use mesh_k8s::pod::ports;
+use mesh_objects::model::{Name, Object, RouteId, Server};
 use serde_json::Value;
 
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
-use super::selected::{Selected, of_kind, read, selected};
+use super::selected::{Selected, of_kind, records, routes_of, selected, servers};
 use super::{analysis, data_plane, fix};
-use crate::facts::{Environment, Fact, Facts, full_name};
+use crate::facts::{Environment, Facts, full_name};
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",
@@ -129,44 +129,44 @@ fn name(value: &Value) -> String {
 }
 
 fn title(server: &Server) -> String {
-    format!(
-        "Server {}/{}",
-        server.namespace().unwrap_or_default(),
-        server.name_any()
-    )
+    format!("Server {}", server.name)
 }
 
 /// Finds Servers that deny every request: their accessPolicy is deny, and neither an
 /// AuthorizationPolicy nor a ServerAuthorization applies.
 fn authorizations(facts: &Facts) -> CheckResult {
-    let policies = read::<AuthorizationPolicy>(facts, "AuthorizationPolicy")?;
-    let server_authorizations = read::<ServerAuthorization>(facts, "ServerAuthorization")?;
+    let policies = records(facts, "AuthorizationPolicy", |object| match object {
+        Object::AuthorizationPolicy(policy) => Some(policy),
+        _ => None,
+    })?;
+    let server_authorizations = records(facts, "ServerAuthorization", |object| match object {
+        Object::ServerAuthorization(authorization) => Some(authorization),
+        _ => None,
+    })?;
     let mut wrong = Vec::new();
-    for server in read::<Server>(facts, "Server")? {
+    for server in servers(facts)? {
         let workloads = selected(facts, &server)?;
         let Some(first) = workloads.first() else {
             continue;
         };
-        if server.spec.access_policy != DefaultPolicy::Deny {
+        if server.access != DefaultPolicy::Deny {
             continue;
         }
         let routes = routes_of(facts, &server)?;
+        let routes: Vec<RouteId> = routes
+            .iter()
+            .filter_map(|(_, route)| Some(route.route_parents()?.id()))
+            .collect();
         let allowed = policies.iter().any(|policy| {
-            let target = &policy.spec.target_ref;
-            policy.namespace() == server.namespace()
-                && (target.targets::<Namespace>()
-                    || target.targets::<Server>() && target.name == server.name_any()
-                    || routes.iter().any(|(kind, name)| {
-                        target.kind.eq_ignore_ascii_case(kind) && target.name == *name
-                    }))
+            policy.is_for_server(&server) || routes.iter().any(|route| policy.is_for_route(route))
         });
         let selected = server_authorizations
             .iter()
-            .any(|authorization| authorization.selects(&server));
+            .any(|authorization| authorization.is_for_server(&server));
         if allowed || selected {
             continue;
         }
-        let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
+        let Name { namespace, name } = &server.name;
         let others = match workloads.len() {
             1 => String::new(),
             more => format!(" and {}", first.more(more - 1)),
@@ -174,7 +174,7 @@ fn authorizations(facts: &Facts) -> CheckResult {
         let finding = Finding::new(format!(
             "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and neither an AuthorizationPolicy nor a ServerAuthorization applies to it",
             title(&server),
-            server.spec.port,
+            server.port,
             first.title(),
         ));
         wrong.push(finding.with_fix(format!(
@@ -184,31 +184,10 @@ fn authorizations(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(wrong, ""))
 }
 
-/// Returns kind and name of the routes whose parent is the Server.
-fn routes_of(facts: &Facts, server: &Server) -> Fact<Vec<(&'static str, String)>> {
-    let mut routes = Vec::new();
-    for kind in ["HTTPRoute", "GRPCRoute"] {
-        for route in of_kind(facts, kind)? {
-            let own = server.namespace().unwrap_or_default();
-            let parents = route["spec"]["parentRefs"].as_array();
-            let is_parent = |parent: &Value| {
-                parent["kind"] == "Server" && parent["name"] == server.name_any().as_str()
-            };
-            if route["metadata"]["namespace"] == own.as_str()
-                && parents.is_some_and(|parents| parents.iter().any(is_parent))
-            {
-                let name = route["metadata"]["name"].as_str().unwrap_or_default();
-                routes.push((kind, name.to_owned()));
-            }
-        }
-    }
-    Ok(routes)
-}
-
 /// Finds policies for ports that bypass the proxy, where policies have no effect.
 fn skipped_ports(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    for server in read::<Server>(facts, "Server")? {
+    for server in servers(facts)? {
         let workloads = selected(facts, &server)?;
         let around = workloads.iter().find_map(|workload| {
             let Selected::Pod(pod) = workload else {

@@ -1,10 +1,13 @@
 //! Policies by kind, and what a Server selects: pods or ExternalWorkloads.
 
-use mesh_k8s::crd::{ExternalWorkload, PortRef, Server};
+use std::sync::Arc;
+
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod::ports;
-use mesh_k8s::select;
-use serde::de::DeserializeOwned;
+use mesh_objects::convert;
+use mesh_objects::model::{ExternalWorkload, Object, Server, WorkloadSelector};
+use mesh_objects::policy::attachment::{grpc_route_of_server, is_attached_to_server};
+use mesh_objects::policy::server::Workload;
 use serde_json::Value;
 
 use crate::facts::{Fact, Facts, fact_ref, full_name};
@@ -12,7 +15,43 @@ use crate::output::count;
 
 pub(super) enum Selected<'a> {
     Pod(&'a Pod),
-    External(Box<ExternalWorkload>),
+    External(Arc<ExternalWorkload>),
+}
+
+/// Returns the valid Servers.
+pub(super) fn servers(facts: &Facts) -> Fact<Vec<Arc<Server>>> {
+    records(facts, "Server", |object| match object {
+        Object::Server(server) => Some(server),
+        _ => None,
+    })
+}
+
+/// Returns the records of the valid objects of a kind.
+pub(super) fn records<T>(
+    facts: &Facts,
+    kind: &str,
+    record: impl Fn(Object) -> Option<T>,
+) -> Fact<Vec<T>> {
+    let all = of_kind(facts, kind)?.into_iter();
+    let valid = all.filter_map(convert::valid);
+    Ok(valid.filter_map(record).collect())
+}
+
+/// Returns the valid HTTPRoutes and GRPCRoutes that apply to a Server, with the objects as they
+/// were written.
+pub(super) fn routes_of<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<(&'a Value, Object)>> {
+    let mut all = Vec::new();
+    for kind in ["HTTPRoute", "GRPCRoute"] {
+        let values = of_kind(facts, kind)?.into_iter();
+        all.extend(values.filter_map(|value| Some((value, convert::valid(value)?))));
+    }
+    let grpc = all.iter().filter_map(|(_, route)| route.route_parents());
+    let grpc = grpc_route_of_server(server, grpc).cloned();
+    all.retain(|(_, route)| {
+        let mut parents = route.route_parents().into_iter();
+        parents.any(|parents| is_attached_to_server(parents, server, grpc.as_ref()))
+    });
+    Ok(all)
 }
 
 /// Returns what a Server selects and policies have an effect on: meshed pods, and
@@ -20,21 +59,14 @@ pub(super) enum Selected<'a> {
 pub(super) fn selected<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<Selected<'a>>> {
     let pods = facts.meshed_pods()?.map(Selected::Pod);
     let mut all: Vec<Selected<'_>> = pods.collect();
-    if server.spec.external_workload_selector.is_some() {
-        let external: Vec<ExternalWorkload> = read(facts, "ExternalWorkload")?;
-        all.extend(external.into_iter().map(Box::new).map(Selected::External));
+    if matches!(server.workloads, WorkloadSelector::ExternalWorkloads(_)) {
+        all.extend(records(facts, "ExternalWorkload", |object| match object {
+            Object::ExternalWorkload(workload) => Some(Selected::External(workload)),
+            _ => None,
+        })?);
     }
     all.retain(|workload| workload.is_of(server));
     Ok(all)
-}
-
-/// Returns the valid objects of a kind.
-pub(super) fn read<T: DeserializeOwned>(facts: &Facts, kind: &str) -> Fact<Vec<T>> {
-    let all = of_kind(facts, kind)?;
-    Ok(all
-        .into_iter()
-        .filter_map(|value| serde_json::from_value(value.clone()).ok())
-        .collect())
 }
 
 pub(super) fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Fact<Vec<&'a Value>> {
@@ -52,51 +84,30 @@ pub(super) fn of_kind<'a>(facts: &'a Facts, kind: &str) -> Fact<Vec<&'a Value>> 
 impl Selected<'_> {
     /// Returns whether the Server selects the workload.
     pub(super) fn is_of(&self, server: &Server) -> bool {
-        let (namespace, labels, selector) = match self {
-            Self::Pod(pod) => (
-                pod.namespace(),
-                pod.metadata.labels.as_ref(),
-                &server.spec.pod_selector,
-            ),
-            Self::External(workload) => (
-                workload.namespace(),
-                workload.metadata.labels.as_ref(),
-                &server.spec.external_workload_selector,
-            ),
-        };
-        let selector = selector.as_ref();
-        namespace == server.namespace()
-            && selector.is_some_and(|selector| select::matches(selector, labels))
+        self.read(|workload| server.selects_workload(workload))
     }
 
-    /// Returns the numbers of the workload's ports that the Server's port stands for.
+    /// Returns the ports of the workload that the Server selects.
     pub(super) fn ports(&self, server: &Server) -> Vec<u16> {
-        let name = match &server.spec.port {
-            PortRef::Number(port) => return vec![*port],
-            PortRef::Name(name) => name,
-        };
+        self.read(|workload| server.ports_of(workload))
+    }
+
+    fn read<T>(&self, read: impl FnOnce(Workload<'_>) -> T) -> T {
         match self {
             Self::Pod(pod) => {
                 let spec = pod.spec.as_ref();
-                spec.map(|spec| ports::named(spec, name))
-                    .unwrap_or_default()
+                let names = spec.map(ports::names).unwrap_or_default();
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                read(Workload::pod(namespace, pod.labels(), &names))
             }
-            Self::External(workload) => {
-                let ports = workload.spec.ports.iter().flatten();
-                let named = ports.filter(|port| port.is_tcp() && port.name.as_ref() == Some(name));
-                named.map(|port| port.port).collect()
-            }
+            Self::External(workload) => read((&**workload).into()),
         }
     }
 
     pub(super) fn title(&self) -> String {
         match self {
             Self::Pod(pod) => full_name(pod),
-            Self::External(workload) => format!(
-                "ExternalWorkload {}/{}",
-                workload.namespace().unwrap_or_default(),
-                workload.name_any()
-            ),
+            Self::External(workload) => format!("ExternalWorkload {}", workload.name),
         }
     }
 

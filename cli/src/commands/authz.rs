@@ -1,6 +1,8 @@
 //! `meshctl authz`: which Servers, routes and authorizations apply to a workload.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use clap::Args as ClapArgs;
 

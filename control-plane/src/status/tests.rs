@@ -7,6 +7,7 @@ use crate::source::manifest::{self, Document};
 
 use super::*;
 
+mod agreement;
 mod merging;
 mod policies;
 mod routes;

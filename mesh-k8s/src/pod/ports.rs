@@ -1,6 +1,7 @@
 //! The ports of a pod: declared, named, opaque and skipped ports, and those of its proxy.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -40,6 +41,16 @@ pub fn port_number(port: i32) -> Option<u16> {
 /// Returns whether the protocol of the port is TCP, the default.
 pub fn is_tcp(port: &ContainerPort) -> bool {
     matches!(port.protocol.as_deref(), None | Some("" | "TCP"))
+}
+
+/// Returns the TCP ports that have a name.
+pub fn names(spec: &PodSpec) -> Vec<(Arc<str>, u16)> {
+    let tcp = declared(spec).filter(|(_, port)| is_tcp(port));
+    tcp.filter_map(|(_, port)| {
+        let name = port.name.as_deref()?;
+        Some((name.into(), port_number(port.container_port)?))
+    })
+    .collect()
 }
 
 /// Returns the TCP ports with this name, sorted; several containers may use one name.

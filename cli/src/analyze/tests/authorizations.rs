@@ -172,7 +172,7 @@ fn rate_limits_that_do_not_apply_are_found() {
         policy(
             "HTTPLocalRateLimitPolicy",
             &format!(
-                "{{targetRef: {{kind: Server, name: {server}}}, total: {{requestsPerSecond: 1}}}}"
+                "{{targetRef: {{group: policy.linkerd.io, kind: Server, name: {server}}}, total: {{requestsPerSecond: 1}}}}"
             ),
         )
         .replace("name: policy", &format!("name: {name}"))

@@ -1,18 +1,19 @@
 //! Annotations and labels that do not have the intended effect.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use mesh_core::annotation as keys;
 use mesh_core::ports::PortSet;
-use mesh_k8s::crd::{ProxyProtocol, Server};
 use mesh_k8s::inject::{self, InjectError, Values};
 use mesh_k8s::kinds::{ObjectMeta, Pod, ResourceExt, Service};
 use mesh_k8s::pod::owner::Owner;
 use mesh_k8s::pod::{self, ports};
 use mesh_k8s::select;
+use mesh_objects::model::{Protocol, Server};
 
 use super::super::framework::{CheckResult, Finding, Outcome};
-use super::super::selected::{Selected, read};
+use super::super::selected::{Selected, servers};
 use super::super::{analysis, fix};
 use super::workloads;
 use crate::facts::{Fact, Facts, fact_ref, full_name};
@@ -222,12 +223,8 @@ fn annotation_problems(facts: &Facts, values: &Values, pod: &Pod) -> Fact<Vec<St
 
 pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.meshed_pods()?.collect();
-    let mut servers: Vec<Server> = read(facts, "Server")?;
-    let is_forwarded = |server: &Server| {
-        let protocol = &server.spec.proxy_protocol;
-        matches!(protocol, ProxyProtocol::Opaque | ProxyProtocol::Tls)
-    };
-    servers.retain(is_forwarded);
+    let mut servers = servers(facts)?;
+    servers.retain(|server| matches!(server.protocol, Protocol::Opaque | Protocol::Tls));
     let mut wrong = Vec::new();
     for service in services(facts)? {
         let selector = service
@@ -250,7 +247,7 @@ pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
 ///
 /// `servers` have protocols that the proxy forwards without looking for HTTP, as if their ports
 /// were opaque.
-fn opaque_port_mismatches(service: &Service, pod: &Pod, servers: &[Server]) -> Vec<Finding> {
+fn opaque_port_mismatches(service: &Service, pod: &Pod, servers: &[Arc<Server>]) -> Vec<Finding> {
     let annotation = service.annotations().get(keys::OPAQUE_PORTS);
     let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));
     let of_pod = ports::opaque(pod);
@@ -271,7 +268,7 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod, servers: &[Server]) -> V
             let workload = Selected::Pod(pod);
             let has_server = servers
                 .iter()
-                .any(|server| workload.is_of(server) && workload.ports(server).contains(&target));
+                .any(|server| workload.ports(server).contains(&target));
             if here != there && !(here && has_server) {
                 let (yes, no) = (
                     format!("{} port {number}", service_name(service)),

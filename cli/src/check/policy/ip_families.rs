@@ -3,13 +3,12 @@
 use std::net::IpAddr;
 
 use mesh_core::annotation;
-use mesh_k8s::crd::Server;
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
-use super::{read, title};
+use super::title;
 use crate::check::framework::{CheckResult, Finding, Outcome};
-use crate::check::selected::{Selected, selected};
+use crate::check::selected::{Selected, selected, servers};
 use crate::facts::{Facts, full_name};
 
 /// Default policies that allow every client; what they do not see they would have allowed.
@@ -21,7 +20,7 @@ const FIX: &str = "helm upgrade with disableIPv6=false, so that proxies listen o
 /// One finding for each Server, and one for each namespace with a stricter default policy.
 pub(super) fn bypassed(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    for server in read::<Server>(facts, "Server")? {
+    for server in servers(facts)? {
         let workloads = selected(facts, &server)?;
         let bypassed = workloads.iter().find_map(|workload| match workload {
             Selected::Pod(pod) if passes_ipv6(pod) => Some(*pod),

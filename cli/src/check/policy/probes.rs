@@ -1,20 +1,26 @@
 //! Probes of the kubelet that no route of their Server matches. A Server has a route for the probes
 //! of its pods until a route is attached to it, which replaces that one (docs/adr/0161).
 
-use mesh_k8s::crd::Server;
-use mesh_k8s::kinds::{Pod, ResourceExt};
+use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::probes;
+use mesh_objects::policy::attachment::RouteRank;
 use serde_json::Value;
 
 use super::super::framework::{CheckResult, Finding, Outcome};
-use super::super::selected::{Selected, selected};
-use crate::facts::{Fact, Facts, full_name};
+use super::super::selected::{Selected, routes_of, selected, servers};
+use crate::facts::{Facts, full_name};
 
 /// Finds HTTP probes that the proxy answers with 404, so that the pod does not become ready.
 pub(super) fn unmatched(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
-    for server in super::read::<Server>(facts, "Server")? {
-        let routes = attached(facts, &server)?;
+    for server in servers(facts)? {
+        let mut routes: Vec<&Value> = Vec::new();
+        for (json, route) in routes_of(facts, &server)? {
+            let parents = route.route_parents();
+            if parents.is_some_and(|it| RouteRank::new(it.kind) == Some(RouteRank::Http)) {
+                routes.push(json);
+            }
+        }
         let Some(first) = routes.first() else {
             continue;
         };
@@ -36,21 +42,6 @@ pub(super) fn unmatched(facts: &Facts) -> CheckResult {
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
-}
-
-/// Returns the HTTPRoutes whose parent is the Server.
-fn attached<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<&'a Value>> {
-    let (namespace, name) = (server.namespace().unwrap_or_default(), server.name_any());
-    let mut routes = super::of_kind(facts, "HTTPRoute")?;
-    routes.retain(|route| {
-        let parents = route["spec"]["parentRefs"].as_array();
-        route["metadata"]["namespace"] == namespace.as_str()
-            && parents
-                .into_iter()
-                .flatten()
-                .any(|parent| parent["kind"] == "Server" && parent["name"] == name.as_str())
-    });
-    Ok(routes)
 }
 
 /// Returns the path of a probe to one of the ports that no route matches.

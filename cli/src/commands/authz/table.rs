@@ -1,15 +1,19 @@
-//! Computes the rows of `meshctl authz` from pods and policy objects, by the rules of
-//! docs/reference/access-policy.md.
+//! Computes the rows of `meshctl authz` from pods and policy objects.
+//! [`mesh_objects::policy`] decides; docs/reference/access-policy.md has the rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use mesh_k8s::crd::{
-    AuthorizationPolicy, ExternalWorkload, PortRef, ProxyProtocol, Server, ServerAuthorization,
+use mesh_objects::convert;
+use mesh_objects::model::{
+    AuthenticationRef, AuthorizationPolicy, ExternalWorkload, Labels, MeshTlsAuthentication, Name,
+    NetworkAuthentication, Object, Server, ServerAuthorization,
 };
-use mesh_k8s::kinds::{Namespace, ResourceExt, ServiceAccount};
-use mesh_k8s::select;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use mesh_objects::policy::attachment::{
+    MistakenField, Refusal, RouteParents, attach_to_server, grpc_route_of_server,
+};
+use mesh_objects::policy::server::{self, server_of_port};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::resource::MeshPod;
@@ -36,109 +40,61 @@ pub(super) struct Row {
     pub(super) without_effect: Option<String>,
 }
 
-/// The fields that all kinds of routes share.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Route {
-    api_version: String,
-    kind: String,
-    metadata: RouteMeta,
-    spec: RouteSpec,
-}
-
-#[derive(Deserialize)]
-struct RouteMeta {
-    name: String,
-    #[serde(default)]
-    namespace: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RouteSpec {
-    #[serde(default)]
-    parent_refs: Vec<Parent>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Parent {
-    #[serde(default)]
-    kind: String,
-    name: String,
-    namespace: Option<String>,
-    port: Option<i64>,
-    section_name: Option<String>,
-}
-
-/// The policy objects of the mesh.
-struct Objects<'a> {
-    policies: Vec<AuthorizationPolicy>,
-    server_authorizations: Vec<ServerAuthorization>,
-    routes: Vec<Route>,
-    all: &'a [Value],
+/// The valid policy objects of the mesh; the check `policy-readable` reports the others.
+#[derive(Default)]
+struct Objects {
+    servers: Vec<Arc<Server>>,
+    policies: Vec<Arc<AuthorizationPolicy>>,
+    server_authorizations: Vec<Arc<ServerAuthorization>>,
+    /// HTTPRoutes and GRPCRoutes.
+    routes: Vec<Object>,
+    mesh_tls: Vec<Arc<MeshTlsAuthentication>>,
+    networks: Vec<Arc<NetworkAuthentication>>,
 }
 
 /// A pod or an ExternalWorkload.
-pub(super) struct Workload {
-    is_external: bool,
-    namespace: String,
-    labels: BTreeMap<String, String>,
-    /// The names of TCP ports.
-    named_ports: Vec<(String, u16)>,
+pub(super) enum Workload {
+    Pod {
+        namespace: String,
+        labels: Labels,
+        named_ports: Vec<(Arc<str>, u16)>,
+    },
+    External(Arc<ExternalWorkload>),
 }
 
 /// Returns the ExternalWorkload of that name.
 pub(super) fn external(objects: &[Value], namespace: &str, name: &str) -> Option<Workload> {
-    let mut all = read::<ExternalWorkload>(objects, "ExternalWorkload").into_iter();
-    let found = all.find(|workload| {
-        workload.namespace().as_deref() == Some(namespace) && workload.name_any() == name
-    })?;
-    let ports = found.spec.ports.iter().flatten();
-    let named = ports.filter(|port| port.is_tcp());
-    Some(Workload {
-        is_external: true,
-        namespace: namespace.to_owned(),
-        labels: found.metadata.labels.clone().unwrap_or_default(),
-        named_ports: named
-            .filter_map(|port| Some((port.name.clone()?, port.port)))
-            .collect(),
+    let mut all = objects.iter().filter_map(convert::valid);
+    all.find_map(|object| match object {
+        Object::ExternalWorkload(workload) if workload.name == Name::new(namespace, name) => {
+            Some(Workload::External(workload))
+        }
+        _ => None,
     })
 }
 
 /// Returns a row for each authorization of the workloads' Servers and routes, and one for each
 /// without authorization.
 pub(super) fn rows(workloads: &[Workload], objects: &[Value]) -> Vec<Row> {
-    let mut servers: Vec<Server> = read(objects, "Server");
-    servers.retain(|server| workloads.iter().any(|workload| workload.is_of(server)));
-    // Objects without creation time are the youngest.
-    servers.sort_by_key(|server| {
-        let created = server.creation_timestamp().map(|time| time.0);
-        (created.is_none(), created, server.name_any())
-    });
-    let objects = Objects {
-        policies: read(objects, "AuthorizationPolicy"),
-        server_authorizations: read(objects, "ServerAuthorization"),
-        routes: ["HTTPRoute", "GRPCRoute"]
-            .iter()
-            .flat_map(|kind| read(objects, kind))
-            .collect(),
-        all: objects,
+    let objects = Objects::read(objects);
+    let is_selected = |server: &&Arc<Server>| {
+        let mut all = workloads.iter();
+        all.any(|workload| server.selects_workload(workload.view()))
     };
     let mut rows = Vec::new();
-    for (at, server) in servers.iter().enumerate() {
+    for server in objects.servers.iter().filter(is_selected) {
         let base = Row {
-            server: server.name_any(),
-            port: server.spec.port.to_string(),
+            server: server.name.name.to_string(),
+            port: server.port.to_string(),
             route: None,
             route_kind: None,
             authorization_policy: None,
             server_authorization: None,
-            access_policy: server.spec.access_policy.to_string(),
-            without_effect: older(server, &servers[..at], workloads),
+            access_policy: server.access.to_string(),
+            without_effect: objects.older(server, workloads),
         };
         rows.extend(objects.rows_of_server(server, &base));
-        for route in objects.routes.iter().filter(|route| route.names(server)) {
+        for route in objects.routes() {
             rows.extend(objects.rows_of_route(route, server, &base));
         }
     }
@@ -147,71 +103,83 @@ pub(super) fn rows(workloads: &[Workload], objects: &[Value]) -> Vec<Row> {
     rows
 }
 
-/// Names the Servers that apply to all ports of a Server instead of it.
-fn older(server: &Server, older: &[Server], workloads: &[Workload]) -> Option<String> {
-    let mut names = BTreeSet::new();
-    for workload in workloads.iter().filter(|workload| workload.is_of(server)) {
-        for port in workload.ports(server) {
-            let first = older
-                .iter()
-                .find(|older| workload.is_of(older) && workload.ports(older).contains(&port));
-            names.insert(first?.name_any());
-        }
-    }
-    if names.is_empty() {
-        return Some("no workload has the port".to_owned());
-    }
-    let names: Vec<String> = names.into_iter().collect();
-    Some(format!("Server {} is older", names.join(", ")))
-}
-
 impl Workload {
-    fn is_of(&self, server: &Server) -> bool {
-        let selector = if self.is_external {
-            &server.spec.external_workload_selector
-        } else {
-            &server.spec.pod_selector
-        };
-        let selector = selector.as_ref();
-        server.namespace().as_deref() == Some(&self.namespace)
-            && selector.is_some_and(|selector| select::matches(selector, Some(&self.labels)))
-    }
-
-    fn ports(&self, server: &Server) -> Vec<u16> {
-        match &server.spec.port {
-            PortRef::Number(port) => vec![*port],
-            PortRef::Name(name) => {
-                let of_name = self.named_ports.iter().filter(|(have, _)| have == name);
-                of_name.map(|(_, port)| *port).collect()
-            }
+    fn view(&self) -> server::Workload<'_> {
+        match self {
+            Self::Pod {
+                namespace,
+                labels,
+                named_ports,
+            } => server::Workload::pod(namespace, labels, named_ports),
+            Self::External(workload) => (&**workload).into(),
         }
     }
 }
 
 impl From<&MeshPod> for Workload {
     fn from(pod: &MeshPod) -> Self {
-        Self {
-            is_external: false,
+        let ports = pod.named_ports.iter();
+        Self::Pod {
             namespace: pod.namespace.clone(),
             labels: pod.labels.iter().cloned().collect(),
-            named_ports: pod.named_ports.clone(),
+            named_ports: ports
+                .map(|(name, port)| (name.as_str().into(), *port))
+                .collect(),
         }
     }
 }
 
-impl Objects<'_> {
+impl Objects {
+    fn read(all: &[Value]) -> Self {
+        let mut objects = Self::default();
+        for object in all.iter().filter_map(convert::valid) {
+            match object {
+                Object::Server(it) => objects.servers.push(it),
+                Object::AuthorizationPolicy(it) => objects.policies.push(it),
+                Object::ServerAuthorization(it) => objects.server_authorizations.push(it),
+                Object::MeshTlsAuthentication(it) => objects.mesh_tls.push(it),
+                Object::NetworkAuthentication(it) => objects.networks.push(it),
+                Object::PolicyHttpRoute(_)
+                | Object::GatewayHttpRoute(_)
+                | Object::GatewayGrpcRoute(_) => objects.routes.push(object),
+                _ => {}
+            }
+        }
+        objects
+    }
+
+    fn routes(&self) -> impl Iterator<Item = RouteParents<'_>> {
+        self.routes.iter().filter_map(Object::route_parents)
+    }
+
+    /// Names the Servers that apply to all ports of a Server instead of it.
+    fn older(&self, server: &Server, workloads: &[Workload]) -> Option<String> {
+        let mut names = BTreeSet::new();
+        for workload in workloads.iter().map(Workload::view) {
+            for port in server.ports_of(workload) {
+                let servers = self.servers.iter().map(AsRef::as_ref);
+                let first = server_of_port(servers, workload, port)?;
+                if first.name == server.name {
+                    return None;
+                }
+                names.insert(&*first.name.name);
+            }
+        }
+        if names.is_empty() {
+            return Some("no workload has the port".to_owned());
+        }
+        let names: Vec<&str> = names.into_iter().collect();
+        Some(format!("Server {} is older", names.join(", ")))
+    }
+
     fn rows_of_server(&self, server: &Server, base: &Row) -> Vec<Row> {
-        let mut rows = self.rows_of_policies(server.namespace(), base, |policy| {
-            let target = &policy.spec.target_ref;
-            target.targets::<Namespace>()
-                || target.targets::<Server>() && target.name == server.name_any()
-        });
+        let mut rows = self.rows_of_policies(base, |policy| policy.is_for_server(server));
         let selecting = self
             .server_authorizations
             .iter()
-            .filter(|authorization| authorization.selects(server));
+            .filter(|authorization| authorization.is_for_server(server));
         rows.extend(selecting.map(|authorization| Row {
-            server_authorization: Some(authorization.name_any()),
+            server_authorization: Some(authorization.name.name.to_string()),
             ..base.clone()
         }));
         if rows.is_empty() {
@@ -220,39 +188,49 @@ impl Objects<'_> {
         rows
     }
 
-    fn rows_of_route(&self, route: &Route, server: &Server, base: &Row) -> Vec<Row> {
+    /// Returns the rows of a route that references the Server, with or without effect.
+    fn rows_of_route(&self, route: RouteParents<'_>, server: &Server, base: &Row) -> Vec<Row> {
+        let Some(attached) = self.attached(route, server) else {
+            return Vec::new();
+        };
+        let kind = format!("{}.{}", route.kind.as_str(), route.kind.group());
         let base = Row {
-            route: Some(route.metadata.name.clone()),
-            route_kind: Some(format!("{}.{}", route.kind, route.group()).to_lowercase()),
+            route: Some(route.name.name.to_string()),
+            route_kind: Some(kind.to_lowercase()),
             without_effect: base
                 .without_effect
                 .clone()
-                .or_else(|| route.without_effect(server)),
+                .or_else(|| attached.err().map(|refusal| without_effect(&refusal))),
             ..base.clone()
         };
-        let rows = self.rows_of_policies(server.namespace(), &base, |policy| {
-            let target = &policy.spec.target_ref;
-            let group = target.group.as_deref().unwrap_or_default();
-            group.eq_ignore_ascii_case(route.group())
-                && target.kind.eq_ignore_ascii_case(&route.kind)
-                && target.name == route.metadata.name
-        });
+        let id = route.id();
+        let rows = self.rows_of_policies(&base, |policy| policy.is_for_route(&id));
         if rows.is_empty() { vec![base] } else { rows }
+    }
+
+    /// Returns whether the Server accepts the route; `None` if the route does not reference it.
+    fn attached(&self, route: RouteParents<'_>, server: &Server) -> Option<Result<(), Refusal>> {
+        let grpc = grpc_route_of_server(server, self.routes());
+        let mut results = route
+            .references_to(server)
+            .map(|reference| attach_to_server(route, reference, Some(server), grpc));
+        let first = results.next()?;
+        Some(if results.any(|it| it.is_ok()) {
+            Ok(())
+        } else {
+            first
+        })
     }
 
     fn rows_of_policies(
         &self,
-        namespace: Option<String>,
         base: &Row,
         applies: impl Fn(&AuthorizationPolicy) -> bool,
     ) -> Vec<Row> {
-        let policies = self
-            .policies
-            .iter()
-            .filter(|policy| policy.namespace() == namespace && applies(policy));
+        let policies = self.policies.iter().filter(|policy| applies(policy));
         policies
             .map(|policy| Row {
-                authorization_policy: Some(policy.name_any()),
+                authorization_policy: Some(policy.name.name.to_string()),
                 without_effect: base
                     .without_effect
                     .clone()
@@ -262,79 +240,40 @@ impl Objects<'_> {
             .collect()
     }
 
-    /// A policy with a missing reference authorizes no client. ServiceAccounts need not exist.
     fn missing_reference(&self, policy: &AuthorizationPolicy) -> Option<String> {
-        let own = policy.namespace().unwrap_or_default();
-        let mut required = policy.spec.required_authentication_refs.iter();
-        let missing = required.find(|reference| {
-            let namespace = reference.namespace.as_deref().unwrap_or(&own);
-            let is_it = |object: &Value| {
-                let kind = object["kind"].as_str().unwrap_or_default();
-                kind.eq_ignore_ascii_case(&reference.kind)
-                    && object["metadata"]["namespace"] == namespace
-                    && object["metadata"]["name"] == reference.name.as_str()
-            };
-            !reference.targets::<ServiceAccount>() && !self.all.iter().any(is_it)
+        let missing = policy.missing(|reference| match reference {
+            AuthenticationRef::MeshTls(name) => self.mesh_tls.iter().any(|it| it.name == *name),
+            AuthenticationRef::Network(name) => self.networks.iter().any(|it| it.name == *name),
+            AuthenticationRef::ServiceAccount(_) => true,
         })?;
-        Some(format!("{} {} does not exist", missing.kind, missing.name))
-    }
-}
-
-impl Route {
-    fn group(&self) -> &str {
-        self.api_version.split('/').next().unwrap_or_default()
-    }
-
-    /// Returns whether a parent of the route is meant to be the Server.
-    fn names(&self, server: &Server) -> bool {
-        server.namespace().as_deref() == Some(&self.metadata.namespace)
-            && self
-                .servers()
-                .any(|parent| parent.name == server.name_any())
-    }
-
-    fn servers(&self) -> impl Iterator<Item = &Parent> {
-        let parents = self.spec.parent_refs.iter();
-        parents.filter(|parent| parent.kind.eq_ignore_ascii_case("Server"))
-    }
-
-    fn without_effect(&self, server: &Server) -> Option<String> {
-        let is_elsewhere = |namespace: &String| *namespace != self.metadata.namespace;
-        let wrong = self.servers().find_map(|parent| {
-            if parent.port.is_some() {
-                Some("port")
-            } else if parent.section_name.is_some() {
-                Some("sectionName")
-            } else if parent.namespace.as_ref().is_some_and(is_elsewhere) {
-                Some("another namespace")
-            } else {
-                None
-            }
-        });
-        if let Some(wrong) = wrong {
-            return Some(format!("a parent Server is referenced with {wrong}"));
-        }
-        let protocol = server.spec.proxy_protocol;
-        let fits = match protocol {
-            ProxyProtocol::Unknown | ProxyProtocol::Http1 | ProxyProtocol::Http2 => {
-                self.kind == "HTTPRoute"
-            }
-            ProxyProtocol::Grpc => self.kind == "GRPCRoute",
-            ProxyProtocol::Opaque | ProxyProtocol::Tls => false,
+        let (kind, name) = match missing {
+            AuthenticationRef::MeshTls(name) => ("MeshTLSAuthentication", name),
+            AuthenticationRef::Network(name) => ("NetworkAuthentication", name),
+            AuthenticationRef::ServiceAccount(name) => ("ServiceAccount", name),
         };
-        let name = serde_json::to_value(protocol).unwrap_or_default();
-        let name = name.as_str().unwrap_or_default();
-        (!fits).then(|| format!("a Server with proxyProtocol {name} has no {}s", self.kind))
+        Some(format!("{kind} {} does not exist", name.name))
     }
 }
 
-/// Returns the valid objects of a kind; the check `policy-readable` reports the others.
-fn read<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
-    objects
-        .iter()
-        .filter(|object| object["kind"] == kind)
-        .filter_map(|object| serde_json::from_value(object.clone()).ok())
-        .collect()
+/// Says why a route of a Server has no effect.
+fn without_effect(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Mistake(mistake) | Refusal::OtherMistake(mistake) => {
+            let wrong = match mistake.field {
+                MistakenField::Namespace => "another namespace",
+                MistakenField::Port => "port",
+                MistakenField::SectionName => "sectionName",
+            };
+            format!("a parent Server is referenced with {wrong}")
+        }
+        Refusal::Protocol {
+            protocol, route, ..
+        } => format!("a Server with proxyProtocol {protocol} has no {route}s"),
+        Refusal::Conflict { kind, route, .. } => {
+            format!("{kind} {} takes precedence", route.name)
+        }
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -389,7 +328,7 @@ spec:
                 "admin admin - - - old deny -",
                 "grpc 9090 - - - - audit -",
                 "grpc 9090 cart grpcroute.gateway carts - audit MeshTLSAuthentication gone does not exist",
-                "grpc 9090 get httproute.gateway - - audit a Server with proxyProtocol gRPC has no HTTPRoutes",
+                "grpc 9090 get httproute.gateway - - audit GRPCRoute cart takes precedence",
                 "web 8080 - - - front deny -",
                 "web 8080 - - operators - deny -",
                 "web 8080 get httproute.gateway - - deny -",
