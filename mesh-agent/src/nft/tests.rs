@@ -1,5 +1,7 @@
 //! The transaction's messages, and the descriptions of differences.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::netlink::messages;
 use crate::redirect::{PodRef, RedirectSpec};
@@ -57,6 +59,23 @@ fn one_transaction_replaces_the_table() {
     let last = expect.len() - 2;
     expect[last].1 |= ACKNOWLEDGE;
     assert_eq!(outline, expect);
+}
+
+#[test]
+fn ipv6_passes_before_all_other_rules_if_the_proxy_does_not_listen_on_it() {
+    let outline = |ipv6: bool| {
+        let spec = RedirectSpec::from_annotations(&PodRef::default(), &BTreeMap::new()).unwrap();
+        let spec = RedirectSpec { ipv6, ..spec };
+        outline(&Rules::new(&spec, Directions::Both))
+    };
+    let (redirected, passed) = (outline(true), outline(false));
+    assert_eq!(passed.len(), redirected.len() + 2);
+    let chains = passed.iter().enumerate();
+    let chains = chains.filter(|(_, (kind, ..))| *kind == NEW_CHAIN);
+    for (at, _) in chains {
+        let (kind, _, first) = &passed[at + 1];
+        assert_eq!((*kind, first.as_deref()), (NEW_RULE, Some("IPv6")));
+    }
 }
 
 #[test]

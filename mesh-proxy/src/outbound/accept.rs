@@ -114,7 +114,9 @@ impl Outbound {
         if self.context.config.outbound.ingress {
             return Box::pin(self.resolve_ingress(io, client, dst)).await;
         }
-        let updates = Box::pin(self.context.discovery.outbound(dst)).await?;
+        // After a mere close the application would have an empty stream that looks complete.
+        let updates = Box::pin(self.context.discovery.outbound(dst)).await;
+        let updates = updates.inspect_err(|_| io.reset_on_close())?;
         let target = updates.borrow().clone();
         let labels = || labels::parent(&target.policy.parent);
         let protocol = &target.policy.protocol;
@@ -185,7 +187,8 @@ impl Outbound {
             }
             Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
             Classification::Opaque(None) => {
-                let target = self.original_target(dst).await?;
+                let target = self.original_target(dst).await;
+                let target = target.inspect_err(|_| io.reset_on_close())?;
                 if let OutboundProtocol::Tls(_) = target.policy.protocol {
                     return self.resolve_tls(io, &target).await;
                 }

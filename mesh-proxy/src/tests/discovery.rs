@@ -235,6 +235,19 @@ fn request_fails_when_control_plane_never_responds() {
     });
 }
 
+#[test]
+fn connection_is_reset_when_control_plane_never_responds() {
+    run(async || {
+        let (world, _control) = World::scripted().await;
+        let proxy = world.proxy(CLIENT);
+        let mut client = proxy.outbound(unused_addr().await).await;
+        let mut bytes = Vec::new();
+        let ended = while_time_passes(client.read_to_end(&mut bytes)).await;
+        let reset = ended.map_err(|error| error.kind());
+        assert_eq!(reset, Err(std::io::ErrorKind::ConnectionReset));
+    });
+}
+
 /// As of a client that sends a request a minute, each on a new connection.
 #[test]
 fn unused_destination_is_reachable_while_control_plane_is_away() {

@@ -118,6 +118,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn header_section_above_the_limit_is_refused() {
+        let addr = admin().await;
+        for (length, is_served) in [(MAX_BUFFERED / 2, true), (MAX_BUFFERED, false)] {
+            let mut client = TcpStream::connect(addr).await.unwrap();
+            let field = "a".repeat(length);
+            let request = format!("GET /live HTTP/1.1\r\nhost: x\r\na: {field}\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut response = vec![0; 1024];
+            let read = client.read(&mut response).await.unwrap_or(0);
+            assert_eq!(response[..read].starts_with(b"HTTP/1.1 200"), is_served);
+        }
+    }
+
+    #[tokio::test]
     async fn newest_connection_replaces_oldest_at_limit() {
         let addr = admin().await;
         let mut clients = Vec::new();
