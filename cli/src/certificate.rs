@@ -6,7 +6,7 @@ use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 
-/// Remaining validity in seconds below which anchors and issuers cause a warning, as in Linkerd.
+/// Anchors and issuers with less remaining validity, in seconds, cause a warning, as in Linkerd.
 const WARN_BEFORE: u64 = 60 * 24 * 3600;
 
 /// Returns the certificates of a PEM text in DER. `what` is its source, for error messages.

@@ -148,7 +148,7 @@ impl Inbound {
         self.enforcers.count()
     }
 
-    /// Makes an HTTP client of the application for each of so many ports, as requests do.
+    /// Makes an HTTP client of the application for each of `count` ports, as requests do.
     #[cfg(test)]
     pub(crate) fn make_app_clients(&self, count: u16) {
         for port in 1..=count {

@@ -35,7 +35,7 @@ pub fn random(choices: &mut Choices) -> Vec<String> {
     objects
 }
 
-/// Times in several notations, of which two are the same; `null` for none.
+/// Times in several notations. Two are the same time; `null` stands for none.
 fn created(choices: &mut Choices) -> &'static str {
     const TIMES: [&str; 4] = [
         "null",

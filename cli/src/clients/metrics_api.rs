@@ -42,7 +42,7 @@ pub(crate) struct RouteTable {
     pub(crate) rows: Vec<RouteRow>,
 }
 
-/// A call waits for several rounds of queries, each of which has 10 s.
+/// A call waits for several rounds of queries. Each round has 10 s.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -25,8 +25,8 @@ pub(crate) struct ApiEvents {
     frames: Frames,
 }
 
-/// Maximum size of a message. An event has the header fields of one request, of which the proxy
-/// reports at most 16 KiB, a path and labels.
+/// Maximum size of a message. An event has a path, labels, and the header fields of one request:
+/// the proxy reports at most 16 KiB of them.
 const MAX_FRAME: u32 = 1 << 20;
 
 /// Maximum size of a response that is not a stream of events.

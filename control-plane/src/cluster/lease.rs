@@ -86,7 +86,7 @@ const LEASE_DURATION: Duration = Duration::from_secs(30);
 /// over after that time, so that a failed holder is replaced within 15 s.
 const HOLD_DURATION: Duration = Duration::from_secs(10);
 
-/// The interval of renewals, of which two may fail before leadership ends.
+/// The interval of renewals. Two may fail before leadership ends.
 const RENEW_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How often a candidate reads the Lease.

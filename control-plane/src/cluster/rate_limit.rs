@@ -13,8 +13,8 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// A token bucket without timers: the generic cell rate algorithm. Its only state is the time until
-/// which the operations so far would take at the steady rate.
+/// A token bucket without timers: the generic cell rate algorithm. Its only state is the time when
+/// the operations so far would end at the steady rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TokenBucket {
     used_until: Option<Instant>,

@@ -17,7 +17,7 @@ pub(super) struct CertificateSource {
     /// The namespace of the Service and of the Secret.
     pub(super) namespace: String,
     pub(super) cluster_domain: String,
-    /// The Service through which the API server calls the controller.
+    /// The Service that the API server calls.
     pub(super) service: String,
     /// The Secret of the certificate that the controller generates.
     pub(super) secret: String,

@@ -28,7 +28,7 @@ pub(super) fn identity() -> Vec<Right> {
         .collect()
 }
 
-/// The API by which a process asks for its own rights.
+/// A process asks this API for its own rights.
 const BASIC: (&str, &str) = ("authorization.k8s.io", "selfsubjectaccessreviews");
 
 pub(super) fn destination() -> Vec<Right> {

@@ -121,7 +121,7 @@ pub(super) struct Supported {
     backend: SupportedTypes,
 }
 
-/// Those of an HTTPRoute.
+/// The filters of an HTTPRoute.
 pub(super) const HTTP: &Supported = &Supported {
     rule: &[
         "RequestHeaderModifier",
@@ -140,7 +140,7 @@ pub(super) const HTTP: &Supported = &Supported {
     ],
 };
 
-/// Those of a GRPCRoute.
+/// The filters of a GRPCRoute.
 pub(super) const GRPC: &Supported = &Supported {
     rule: &[
         "RequestHeaderModifier",
@@ -196,7 +196,7 @@ pub(super) fn of_backend<F: Serialize>(
     converted.map_err(|error| format!("invalid backend filter: {error}").into())
 }
 
-/// Returns what is wrong with the first filter of an unsupported type.
+/// Describes the first filter of an unsupported type.
 fn first_unsupported<F: Serialize>(
     supported: SupportedTypes,
     filters: &Option<Vec<F>>,

@@ -1,4 +1,4 @@
-//! Objects as JSON: those of an API server.
+//! The objects of an API server, as JSON.
 
 use mesh_k8s::kinds::Resource;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ impl Manifest for Json {
     }
 }
 
-/// Errors of serde_json have no field, those of serde_norway do, and JSON is YAML.
+/// serde_norway names the field of an error, and serde_json does not. JSON is YAML.
 fn field_and_problem<T: DeserializeOwned>(json: &Value, error: &serde_json::Error) -> String {
     match serde_norway::from_str::<T>(&json.to_string()) {
         Err(error) => without_position(&error),

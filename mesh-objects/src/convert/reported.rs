@@ -97,7 +97,7 @@ fn without_status(read: &DynamicObject) -> Result<Json, String> {
     let mut json = serde_json::to_value(read).map_err(|error| error.to_string())?;
     if let Some(fields) = json.as_object_mut() {
         fields.remove("status");
-        // The types of the index are those of one version.
+        // The index has the types of one version only.
         fields.remove("apiVersion");
         fields.remove("kind");
     }
@@ -149,7 +149,7 @@ fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
     }
 }
 
-/// Returns a backend, or that of a mirror. `problem` is that of its filters.
+/// Returns a backend, or a mirror's backend. Its filters have the `problem`.
 fn reported_backend(
     field: String,
     reference: &Reference,

@@ -50,7 +50,7 @@ impl EgressNetwork {
     pub fn overlap(&self, cluster_networks: &[IpNet]) -> Option<(IpNet, IpNet)> {
         self.networks.iter().flatten().find_map(|network| {
             let overlapping = cluster_networks.iter().find(|cluster| {
-                // Of two blocks that intersect one contains the other.
+                // If two blocks intersect, one contains the other.
                 let Some(common) = smaller(network.net, **cluster) else {
                     return false;
                 };

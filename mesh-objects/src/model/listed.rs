@@ -94,7 +94,7 @@ pub struct ContainerError {
     pub message: String,
 }
 
-/// What is used of a ServiceProfile.
+/// The fields of a ServiceProfile that are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProfileDetail {
     /// The names of the routes.

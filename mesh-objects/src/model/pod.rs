@@ -10,7 +10,7 @@ use mesh_core::ports::PortSet;
 
 use super::{Labels, Name};
 
-/// A workload that has policies: that of a proxy.
+/// A workload that has policies: the pod or machine of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WorkloadRef {
     Pod(Name),
@@ -68,7 +68,7 @@ pub struct ContainerPort {
     pub tcp: bool,
 }
 
-/// The ports on which the pod's proxy listens.
+/// The ports of the pod's proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyPorts {
     pub inbound: u16,
@@ -98,7 +98,7 @@ impl OwnerRef {
     }
 }
 
-/// A ReplicaSet or Job, of which only the owner is used.
+/// The owner of a ReplicaSet or Job; its other fields are not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedObject {
     pub name: Name,

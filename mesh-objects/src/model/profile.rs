@@ -4,8 +4,8 @@ use mesh_k8s::profile::ProfileRules;
 
 use super::Name;
 
-/// A ServiceProfile. Its name is that of its destination: the full name of a Service, or a name
-/// outside the cluster. Its namespace is that of the Service, or of clients.
+/// A ServiceProfile. It has the name of its destination: the full name of a Service, or a name
+/// outside the cluster. It is in the namespace of the Service, or of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceProfile {
     pub name: Name,

@@ -21,7 +21,7 @@ pub struct ReportedObject {
     pub generation: Option<i64>,
     /// Seconds since 1970; `None` for objects that are not from an API server.
     pub created: Option<i64>,
-    /// Why the object has no effect: the field and what is expected.
+    /// The reason why the object has no effect: the field and the expected value.
     pub problem: Option<Arc<str>>,
     pub spec: ReportedSpec,
     /// The `status` as it was read, because entries of other controllers are written back as they
@@ -67,7 +67,7 @@ pub struct ReportedRoute {
     pub unsupported_by_servers: Option<Arc<str>>,
 }
 
-/// A backend of a route's rule, or that of a mirror.
+/// A backend of a route's rule, or of its mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedBackend {
     /// For example `spec.rules[0].backendRefs[1]`

@@ -21,8 +21,7 @@ pub struct Route<M> {
     pub parents: Vec<ParentRef>,
     pub hosts: Vec<HostMatch>,
     pub rules: Vec<Rule<M>>,
-    /// The timeouts of its annotations, which together replace those of the parent. Zero means
-    /// none.
+    /// The timeouts of its annotations, which together replace the parent's. Zero means none.
     pub timeouts: Option<Timeouts>,
     pub retries: Option<Retries>,
 }
@@ -101,7 +100,7 @@ impl<M> Rule<M> {
     }
 }
 
-/// A `RequestMirror` filter. Its backend is resolved together with those of the rule.
+/// A `RequestMirror` filter. Its backend is resolved together with the rule's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mirror {
     /// Among all filters of the rule.

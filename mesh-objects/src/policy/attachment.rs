@@ -9,7 +9,7 @@ use crate::model::{
     Service,
 };
 
-/// The properties of a route by which parents accept it.
+/// The properties of a route that decide whether a parent accepts it.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteParents<'a> {
     pub kind: Kind,
@@ -79,7 +79,7 @@ pub enum Refusal {
     },
 }
 
-/// What is wrong with a reference to a Server.
+/// A field that makes a reference to a Server useless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     pub server: Name,
@@ -209,7 +209,7 @@ impl Claim<'_> {
     }
 }
 
-/// Returns a GRPCRoute of the Server, beside which HTTPRoutes do not apply.
+/// Returns a GRPCRoute of the Server. HTTPRoutes do not apply beside it.
 pub fn grpc_route_of_server<'a>(
     server: &Server,
     candidates: impl IntoIterator<Item = RouteParents<'a>>,
@@ -234,7 +234,7 @@ pub fn is_attached_to_server(
 }
 
 /// Returns whether a Server accepts a route through one of its references. `grpc` is the result of
-/// [`grpc_route_of_server`]: a call of gRPC is a request of HTTP/2, to which HTTPRoutes apply unless
+/// [`grpc_route_of_server`]: a call of gRPC is a request of HTTP/2, so HTTPRoutes apply to it unless
 /// there is a GRPCRoute.
 ///
 /// # Errors

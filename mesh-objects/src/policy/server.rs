@@ -7,7 +7,7 @@ use crate::model::{
     ContainerPort, ExternalWorkload, Labels, PodRecord, Server, ServerPort, WorkloadSelector,
 };
 
-/// The properties of a workload by which Servers select it.
+/// The properties of a workload that Servers select.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload<'a> {
     pub namespace: &'a str,
@@ -91,7 +91,7 @@ impl Server {
         Age::new(self.created, &self.name)
     }
 
-    /// Returns whether the Server selects the workload, of which it may have no port.
+    /// Returns whether the Server selects the workload. The workload may lack the Server's port.
     pub fn selects_workload(&self, workload: Workload<'_>) -> bool {
         match (&self.workloads, workload.ports) {
             (WorkloadSelector::Pods(selector), Ports::Pod(_) | Ports::Template(_))

@@ -111,8 +111,8 @@ async fn closed(client: Client) {
     match client {
         Client::Http1(mut tcp, _) => assert!(matches!(tcp.read(&mut [0]).await, Ok(0))),
         Client::Http2(client) => {
-            // GOAWAY has arrived when there can be no further stream. The kernel's events are
-            // received only now and then between yields, so that a few of them do not suffice.
+            // GOAWAY has arrived when there can be no further stream. Few of the yields receive the
+            // kernel's events, so a fixed number of them does not suffice.
             while_time_passes(async {
                 while client.clone().ready().await.is_ok() {
                     settle().await;

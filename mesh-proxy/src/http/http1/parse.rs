@@ -292,8 +292,8 @@ fn check_size(length: usize, max: u32) -> Result<(), MessageError> {
     Ok(())
 }
 
-/// Where httparse puts a field. It writes only as many as a section has, and to initialise all of
-/// the buffer would take as long as to parse a short section.
+/// Where httparse puts a field. It writes the fields of the section only: initialising the whole
+/// buffer would take as long as parsing a short section.
 type UnreadField<'b> = MaybeUninit<httparse::Header<'b>>;
 
 /// Calls `parse` with a buffer for the allowed number of fields: `standard`, unless more than
