@@ -130,4 +130,9 @@ async fn pod_with_the_old_root_is_ready_through_the_cross_certificate() {
         .proxy()
         .logged("Received trust anchors anchors=2 number=1")
         .await;
+    // The service has to authenticate itself to both proxies by the new anchors.
+    eventually("each proxy opens the stream of anchors again", || async {
+        mesh.control.bundle_streams() >= 2
+    })
+    .await;
 }

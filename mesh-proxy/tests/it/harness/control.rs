@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mesh_api::identity::TrustBundle;
 use mesh_api::proto::destination as dst;
@@ -38,6 +39,8 @@ struct State {
     endpoints: Answers<String, Vec<Endpoint>>,
     inbound: Answers<(String, u16), ServerPolicy>,
     bundles: Answers<(), TrustBundle>,
+    /// Streams of bundles since the last one was sent.
+    bundle_streams: AtomicUsize,
 }
 
 /// How certificates are issued.
@@ -83,6 +86,7 @@ impl ControlPlane {
             endpoints: Answers::new(),
             inbound: Answers::new(),
             bundles: Answers::new(),
+            bundle_streams: AtomicUsize::new(0),
         };
         Self {
             state: Arc::new(state),
@@ -111,7 +115,14 @@ impl ControlPlane {
     /// Sends trust anchors, in PEM, with a number.
     pub(crate) fn send_anchors(&self, number: u64, anchors: &str) {
         let anchors = anchors.to_owned();
+        self.state.bundle_streams.store(0, Ordering::Relaxed);
         self.state.bundles.set((), TrustBundle { number, anchors });
+    }
+
+    /// Returns the number of streams of trust anchors that proxies opened since the last anchors
+    /// were sent.
+    pub(crate) fn bundle_streams(&self) -> usize {
+        self.state.bundle_streams.load(Ordering::Relaxed)
     }
 
     /// How certificates are issued from now on.

@@ -1,5 +1,7 @@
 //! The responses to each call, from the state that the test has set.
 
+use std::sync::atomic::Ordering;
+
 use mesh_api::mesh::identity::TrustBundle;
 use mesh_api::outbound::ExtendedPolicy;
 use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
@@ -67,6 +69,7 @@ impl Script for ControlPlane {
     }
 
     async fn trust_bundles(&self) -> Result<Messages<TrustBundle>, Status> {
+        self.state.bundle_streams.fetch_add(1, Ordering::Relaxed);
         let encode =
             |_: Option<&_>, bundle: &_| vec![mesh_api::identity::trust_bundle_to_proto(bundle)];
         Ok(messages(self.state.bundles.follow(()), encode))
