@@ -38,8 +38,6 @@ mod viz;
 mod webhook;
 
 #[cfg(test)]
-mod fixture;
-#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

@@ -10,23 +10,19 @@
 //! receiver. [`DestinationIndex`] serves the destination service, [`PolicyIndex`] the policy
 //! service, [`Inventory`] the metrics API; each process has one of them.
 
-#[cfg(test)]
-mod consistency;
 mod destination;
 mod endpoint_views;
-#[cfg(test)]
-pub(crate) mod fixture;
 mod inbound;
 mod inventory;
 mod outbound;
-#[cfg(test)]
-mod outbound_rules;
 mod pod_endpoints;
 mod policy;
 mod profile;
 mod services;
 mod settings;
 mod store;
+#[cfg(test)]
+pub(crate) mod tests;
 mod version;
 mod views;
 

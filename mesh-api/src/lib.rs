@@ -12,11 +12,11 @@
 /// The generated protobuf types.
 pub use linkerd2_proxy_api as proto;
 
-#[cfg(test)]
-mod arbitrary;
 mod extended;
 mod field;
 mod route;
+#[cfg(test)]
+mod tests;
 mod value;
 
 pub mod destination;

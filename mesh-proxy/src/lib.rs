@@ -43,6 +43,4 @@ pub use self::app::run;
 pub use self::config::Config;
 
 #[cfg(test)]
-mod fake_control_plane;
-#[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ mod direct;
 mod discovery;
 mod egress;
 mod exclusion;
+pub(crate) mod fake_control_plane;
 mod filters;
 mod goaway;
 mod identity;

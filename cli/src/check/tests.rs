@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mesh_core::exposition;
 use serde_json::json;
 
-use super::fixture::healthy;
+use self::fixture::healthy;
 use super::*;
 use edits::{container_status, edit_pod, not_ready, pre};
 use faults::{FAULTS, Fault};
@@ -14,6 +14,7 @@ mod classes;
 mod consequences;
 mod edits;
 mod faults;
+mod fixture;
 mod objects;
 mod planted;
 mod unlisted;

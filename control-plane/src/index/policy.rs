@@ -154,6 +154,4 @@ fn affects_target(changes: &ChangeSet, settings: &PolicySettings, key: &Outbound
 }
 
 #[cfg(test)]
-mod access;
-#[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbitrary::{self, record};
+use crate::tests::arbitrary::{self, record};
 
 fn updates() -> impl Strategy<Value = EndpointUpdate> {
     prop_oneof![

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbitrary::{self, record};
+use crate::tests::arbitrary::{self, record};
 
 fn authorizations() -> impl Strategy<Value = Arc<[Authorization]>> {
     let network = record!(Network {

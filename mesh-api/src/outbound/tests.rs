@@ -17,7 +17,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::arbitrary::{self, record};
+use crate::tests::arbitrary::{self, record};
 
 pub(super) fn backends() -> impl Strategy<Value = Backend> {
     let penalty = record!(FailurePenalty {

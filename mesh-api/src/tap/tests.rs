@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::arbitrary::{network, socket_addr};
+use crate::tests::arbitrary::{network, socket_addr};
 
 fn text() -> impl Strategy<Value = String> + Clone {
     "[a-z/:.]{0,8}"

@@ -17,7 +17,7 @@ use super::follow::{Event, RetryDecision, follow};
 use super::*;
 use crate::config::tests::with_control_plane;
 use crate::config::{ControlAddr, StreamLimits};
-use crate::fake_control_plane::ControlPlane;
+use crate::tests::fake_control_plane::ControlPlane;
 use crate::tls::tests::TestCa;
 
 const BACKOFF: Backoff = Backoff {

@@ -12,7 +12,7 @@ use super::*;
 use crate::config::tests::with_control_plane;
 use crate::control::dns::Resolver;
 use crate::control::{Client, Trust};
-use crate::fake_control_plane::ControlPlane;
+use crate::tests::fake_control_plane::ControlPlane;
 
 mod ports;
 

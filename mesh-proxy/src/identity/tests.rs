@@ -11,7 +11,7 @@ use super::*;
 use crate::config::tests::with_control_plane;
 use crate::control::Trust;
 use crate::control::dns::Resolver;
-use crate::fake_control_plane::{Call, ControlPlane};
+use crate::tests::fake_control_plane::{Call, ControlPlane};
 use crate::tls::tests::TestCa;
 
 struct Running {

@@ -23,7 +23,7 @@ use tokio::task::spawn_local;
 use tonic::Status;
 
 use super::world::{World, add, all_unauthenticated, none};
-use crate::fake_control_plane::{ControlPlane, MessageSender};
+use crate::tests::fake_control_plane::{ControlPlane, MessageSender};
 
 /// The control plane's responses, by address or authority. Unknown ones are refused as `NotFound`.
 /// Every port of a server admits all clients.

@@ -20,7 +20,7 @@ use tonic::Status;
 
 use super::app::{App, Client, Speaks, send, unused_addr};
 use super::world::{CLIENT, Proxy, World, add, none, run, settle, while_time_passes};
-use crate::fake_control_plane::{ControlPlane, MessageSender};
+use crate::tests::fake_control_plane::{ControlPlane, MessageSender};
 
 /// The service's address, which has no listener.
 const SERVICE: SocketAddr = SocketAddr::new(

@@ -11,7 +11,7 @@ use tokio::time::advance;
 
 use super::app::{App, Client, Speaks, rest};
 use super::world::{POD, Proxy, WEB, World, all_unauthenticated, run, settle};
-use crate::fake_control_plane::{ControlPlane, MessageSender};
+use crate::tests::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
 mod http_only;

@@ -4,13 +4,13 @@
 use mesh_core::exposition;
 use serde_json::{Value, json};
 
-use super::super::fixture::{NOW, NUMBERED, TestCa, pod, trust_bundle};
 use super::super::identity::{EXPIRY, TRUST_NUMBER};
 use super::edits::{
     add_policy, edit, edit_pod, pods, policy, served, set_container, set_value, status,
     trust_old_anchors,
 };
 use super::faults::{Fault, check};
+use super::fixture::{NOW, NUMBERED, TestCa, pod, trust_bundle};
 use super::{Facts, healthy, row};
 use crate::facts::InjectionDryRun;
 use crate::output::style::Mark;

@@ -2,12 +2,12 @@
 
 use mesh_k8s::kinds::ResourceExt;
 
-use super::super::fixture::{self, NOW, TestCa};
 use super::super::{CATEGORIES, root_cause};
 use super::edits::{
     cannot_pull, cannot_schedule, enforce_restricted, not_ready, remove_pods,
     scale_injector_to_zero, set_scheduled,
 };
+use super::fixture::{self, NOW, TestCa};
 use super::{all_rows, evaluate, find, healthy, row};
 use crate::facts::{Facts, InjectionDryRun};
 use crate::output::style::Mark;

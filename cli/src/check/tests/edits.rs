@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::fixture::{self, TestCa, pod};
+use super::fixture::{self, TestCa, pod};
 use crate::facts::names::TRUST_ROOTS;
 use crate::facts::{AccessReview, Fact, Facts, Mode, Permission, ValidatorObjects};
 

@@ -5,13 +5,13 @@ use mesh_core::node::{SelfTestOutcome, Tier, WaitingPod};
 use mesh_k8s::kinds::ResourceExt;
 use serde_json::json;
 
-use super::super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
 use super::edits::{
     add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_objects, edit_pod,
     edit_validator, edit_webhook, enforce, enforce_restricted, expire_validator, not_ready, pods,
     policy, pre, present, remove_pods, send_reports, served, set_container, set_events,
     set_scheduled, set_value, status, stranger, trust_old_anchors,
 };
+use super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
 use crate::facts::permission::FOR_INSTALLATION;
 use crate::facts::{Environment, Facts, InjectionDryRun, Mode};
 use crate::output::style::Mark;

@@ -5,13 +5,13 @@ use mesh_core::node::{Repair, RepairKind};
 use mesh_k8s::kinds::ResourceExt;
 use serde_json::{Value, json};
 
-use super::super::fixture::{self, NOW, TestCa, pod};
 use super::edits::{
     add_external_server, add_host_pod, add_policy, add_route, cannot_pull, cannot_schedule,
     container_status, dual_stack, edit, edit_pod, edit_webhook, mount_anchors, not_ready, pods,
     policy, remove_pods, scale_injector_to_zero, served, set_events, set_value, trust_old_anchors,
 };
 use super::faults::{Fault, check};
+use super::fixture::{self, NOW, TestCa, pod};
 use super::{evaluate, find, healthy, row, wrong_rows};
 use crate::facts::injection::dry_run_namespace;
 use crate::facts::{Facts, InjectionDryRun};

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::super::fixture::viz::{add_viz, set_api_service_bundle};
-use super::super::fixture::{NOW, TestCa, pod};
 use super::edits::{edit, edit_pod, pods, remove_pods};
 use super::faults::{Fault, check};
+use super::fixture::viz::{add_viz, set_api_service_bundle};
+use super::fixture::{NOW, TestCa, pod};
 use crate::facts::{Facts, Mode};
 
 /// Removes a Deployment of the extension.

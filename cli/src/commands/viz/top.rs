@@ -6,9 +6,9 @@
 //! ```
 
 mod draw;
-#[cfg(test)]
-mod fixture;
 mod live;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::time::Duration;

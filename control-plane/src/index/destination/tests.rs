@@ -8,7 +8,7 @@ use mesh_core::endpoint::{AddressFamily, Endpoint, ProtocolHint};
 use mesh_objects::model::Kind;
 
 use super::*;
-use crate::index::fixture::{
+use crate::index::tests::fixture::{
     SERVICE, apply, delete, destination_settings, endpoint, pod, profile_key, slice,
 };
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use mesh_objects::model::Name;
 
 use super::*;
-use crate::index::fixture::{SERVICE, apply, destination_settings, endpoint, pod, slice};
+use crate::index::tests::fixture::{SERVICE, apply, destination_settings, endpoint, pod, slice};
 use crate::source::Batch;
 
 const NODES: [&str; 5] = ["node-a", "node-b", "node-c", "node-d", "elsewhere"];

@@ -1,5 +1,6 @@
 //! Inbound and outbound policies before and after changes of objects.
 
+mod access;
 mod terminating;
 
 use mesh_core::identity::Identity;
@@ -13,7 +14,7 @@ use mesh_core::route::http::{PathMatch, RequestHead};
 use mesh_objects::model::{Kind, Name};
 
 use super::*;
-use crate::index::fixture::{SERVICE, apply, delete, pod, policy_settings};
+use crate::index::tests::fixture::{SERVICE, apply, delete, pod, policy_settings};
 
 fn index(text: &str) -> PolicyIndex {
     let mut index = PolicyIndex::new(policy_settings());

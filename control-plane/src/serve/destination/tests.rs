@@ -17,7 +17,7 @@ use mesh_runtime::metrics::Registry;
 use tonic::Code;
 
 use super::*;
-use crate::index::fixture::{apply, delete, destination_settings, pod};
+use crate::index::tests::fixture::{apply, delete, destination_settings, pod};
 use crate::serve::grpc::decode;
 use crate::source::{Batch, Change};
 

@@ -11,7 +11,8 @@ use mesh_test_support::campaign::Choices;
 use mesh_test_support::policies::{self, PORTS};
 
 use super::*;
-use crate::index::{InboundKey, PolicyIndex, fixture};
+use crate::index::tests::fixture;
+use crate::index::{InboundKey, PolicyIndex};
 
 /// The kind, namespace and name of a route, as the index puts them into policies.
 type RouteName = (String, String, String);

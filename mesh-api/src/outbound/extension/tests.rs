@@ -13,10 +13,10 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
-use crate::arbitrary;
 use crate::outbound::tests::backends as any_backend;
 use crate::outbound::{ExtendedPolicy, extended_policy, extended_to_proto, outbound_policy};
 use crate::proto::outbound::OutboundPolicy as StandardPolicy;
+use crate::tests::arbitrary;
 
 /// A policy with one route, whose rules have these filters, for each list of them.
 fn policy(routes: Vec<Vec<Vec<Filter>>>, grpc: bool) -> OutboundPolicy {

@@ -5,7 +5,7 @@ use tokio::time::{Instant, advance};
 
 use super::*;
 use crate::discovery::ports::{FIRST_POLICY_TIMEOUT, MAX_PORTS};
-use crate::fake_control_plane::MessageSender;
+use crate::tests::fake_control_plane::MessageSender;
 
 type Server = mesh_api::proto::inbound::Server;
 

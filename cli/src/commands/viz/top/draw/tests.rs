@@ -3,8 +3,8 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::fixture::complete;
 use super::super::live::{Grouping, LiveRequests};
+use super::super::tests::fixture::complete;
 use super::*;
 
 fn screen(view: &View, width: u16, height: u16) -> Vec<String> {

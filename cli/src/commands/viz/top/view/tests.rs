@@ -1,6 +1,6 @@
 //! Keys, order and filter.
 
-use super::super::fixture::complete;
+use super::super::tests::fixture::complete;
 use super::*;
 
 fn live() -> LiveRequests {

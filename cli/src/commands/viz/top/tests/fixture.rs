@@ -7,10 +7,16 @@ use http::Method;
 use mesh_core::labels::Labels;
 use mesh_core::tap::{TapContext, TapDirection, TapEvent, TapEventKind, TapStreamEnd, TapStreamId};
 
-use super::live::LiveRequests;
+use super::super::live::LiveRequests;
 
 /// Records a completed request.
-pub(super) fn complete(live: &mut LiveRequests, pod: &str, path: &str, millis: u64, ok: bool) {
+pub(in crate::commands::viz::top) fn complete(
+    live: &mut LiveRequests,
+    pod: &str,
+    path: &str,
+    millis: u64,
+    ok: bool,
+) {
     let context = Arc::new(TapContext {
         direction: TapDirection::Outbound,
         source: "10.0.0.1:5000".parse().unwrap(),

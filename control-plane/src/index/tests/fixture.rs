@@ -27,7 +27,7 @@ pub(crate) fn delete(kind: Kind, namespace: &str, name: &str) -> Batch {
 }
 
 /// Returns the key of a client without namespace.
-pub(super) fn profile_key(target: ProfileTarget) -> ProfileKey {
+pub(in crate::index) fn profile_key(target: ProfileTarget) -> ProfileKey {
     ProfileKey {
         target,
         client_namespace: "".into(),
@@ -104,7 +104,7 @@ status: {{phase: Running, podIP: {ip}, podIPs: [{{ip: {ip}}}], hostIP: 192.168.0
 }
 
 /// A Service with three ports, its ReplicaSet and the node.
-pub(super) const SERVICE: &str = "---
+pub(in crate::index) const SERVICE: &str = "---
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -126,7 +126,7 @@ metadata: {name: node-a, labels: {topology.kubernetes.io/zone: east}}
 ";
 
 /// Returns the Service's EndpointSlice; `endpoints` is a YAML list.
-pub(super) fn slice(endpoints: &str) -> String {
+pub(in crate::index) fn slice(endpoints: &str) -> String {
     format!(
         "---
 apiVersion: discovery.k8s.io/v1
@@ -140,7 +140,7 @@ endpoints: {endpoints}
 }
 
 /// Returns an endpoint of a pod.
-pub(super) fn endpoint(pod: &str, ip: &str, more: &str) -> String {
+pub(in crate::index) fn endpoint(pod: &str, ip: &str, more: &str) -> String {
     format!(
         "{{addresses: ['{ip}'], zone: east, targetRef: {{kind: Pod, name: {pod}, namespace: shop}}{more}}}"
     )

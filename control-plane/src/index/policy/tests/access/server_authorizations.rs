@@ -3,7 +3,7 @@
 use mesh_objects::model::Kind;
 
 use super::{DB, check, object, server, web};
-use crate::index::fixture;
+use crate::index::tests::fixture;
 use crate::source::manifest::{self, Document};
 
 /// Checks the message about `db` with a ServerAuthorization.

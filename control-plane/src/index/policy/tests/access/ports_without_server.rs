@@ -4,7 +4,7 @@ use mesh_objects::model::{Name, WorkloadRef};
 
 use super::{check, check_port, check_workload, lines, message, web};
 use crate::index::PolicyIndex;
-use crate::index::fixture::{apply, policy_settings};
+use crate::index::tests::fixture::{apply, policy_settings};
 
 const ALL: &str = "
     server default/all-unauthenticated

@@ -3,7 +3,7 @@
 use mesh_objects::model::{Kind, Name, WorkloadRef};
 
 use super::{DB, check, check_port, check_workload, object, server, web};
-use crate::index::fixture::{apply, policy_settings};
+use crate::index::tests::fixture::{apply, policy_settings};
 use crate::index::{InboundKey, PolicyIndex};
 
 /// The message about a port that no Server selects.
@@ -134,7 +134,11 @@ fn overlapping_servers_are_reported_once_until_they_change() {
     assert!(reported(&index).is_empty());
     index.apply(apply(&second));
     assert_eq!(reported(&index), ["3306 shop/db shop/second"]);
-    index.apply(crate::index::fixture::delete(Kind::Server, "shop", "db"));
+    index.apply(crate::index::tests::fixture::delete(
+        Kind::Server,
+        "shop",
+        "db",
+    ));
     assert!(reported(&index).is_empty());
 }
 

@@ -4,8 +4,8 @@ use mesh_objects::model::{Name, WorkloadRef};
 
 use super::{check_port, lines, message, object};
 use crate::index::PolicyIndex;
-use crate::index::fixture::{apply, policy_settings};
 use crate::index::settings::NodeProbeSource;
+use crate::index::tests::fixture::{apply, policy_settings};
 
 /// A pod with the default policy `deny`, two addresses of its node, and these fields of a container
 /// with the ports 8080 (`http`) and 9090.

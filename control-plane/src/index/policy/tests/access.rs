@@ -12,8 +12,8 @@ mod wire;
 
 use mesh_objects::model::{Name, WorkloadRef};
 
-use super::{InboundKey, PolicyIndex};
-use crate::index::fixture::{apply, pod, policy_settings};
+use super::super::{InboundKey, PolicyIndex};
+use crate::index::tests::fixture::{apply, pod, policy_settings};
 
 /// Checks the message about the port 3306 of the pod `web-1`, line by line.
 #[track_caller]

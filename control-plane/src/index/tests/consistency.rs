@@ -3,8 +3,8 @@
 use mesh_core::policy::outbound::{OutboundProtocol, Target};
 use mesh_core::profile::Profile;
 
+use super::super::{DestinationIndex, PolicyIndex, ProfileTarget, Subscription};
 use super::fixture::{SERVICE, apply, destination_settings, pod, policy_settings, profile_key};
-use super::{DestinationIndex, PolicyIndex, ProfileTarget, Subscription};
 
 /// Returns the Service at 10.96.0.1 with a port for each `appProtocol`, and these ports. With
 /// `listed` they are in the annotation of opaque ports.

@@ -7,10 +7,10 @@ use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_objects::model::Kind;
 use tokio::sync::watch;
 
-use super::PolicyIndex;
+use super::super::PolicyIndex;
+use super::super::outbound::OutboundError;
+use super::super::version::Version;
 use super::fixture::{apply, delete, policy_settings};
-use super::outbound::OutboundError;
-use super::version::Version;
 
 mod annotations;
 mod attachment;

@@ -1,6 +1,6 @@
 //! A healthy cluster as data, in which tests inject faults.
 
-pub(super) mod viz;
+pub(in crate::check) mod viz;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::identity::{EXPIRY, TRUST_NUMBER};
+use super::super::identity::{EXPIRY, TRUST_NUMBER};
 use crate::analyze::kinds::WORKLOADS;
 use crate::facts::names::{
     BUNDLE_KEY, COMPONENTS, TRUST_BUNDLE, TRUST_ROOTS, VALIDATORS, ValidatorNames,
@@ -30,13 +30,13 @@ use crate::facts::{
 use crate::resource::Scope;
 
 /// 2026-01-01, the current time of the fixture.
-pub(super) const NOW: u64 = 1_767_225_600;
+pub(in crate::check) const NOW: u64 = 1_767_225_600;
 /// The number of the trust anchors, which were changed two hours before.
-pub(super) const NUMBERED: u64 = NOW - 2 * 3600;
-pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(in crate::check) const NUMBERED: u64 = NOW - 2 * 3600;
+pub(in crate::check) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A certificate authority, valid from a year before [`NOW`] until `days` after it.
-pub(super) struct TestCa {
+pub(in crate::check) struct TestCa {
     pub(super) issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
@@ -105,10 +105,10 @@ fn params(name: &str, days: i64, is_ca: bool) -> CertificateParams {
     params
 }
 
-pub(super) const SERVER_NAME: &str = "linkerd-proxy-injector.linkerd.svc";
+pub(in crate::check) const SERVER_NAME: &str = "linkerd-proxy-injector.linkerd.svc";
 
 fn documents() -> Vec<Value> {
-    let text = include_str!("../../testdata/healthy.yaml").replace("VERSION", VERSION);
+    let text = include_str!("../../../testdata/healthy.yaml").replace("VERSION", VERSION);
     serde_norway::Deserializer::from_str(&text)
         .map(|document| Value::deserialize(document).unwrap())
         .collect()
@@ -121,7 +121,7 @@ fn of_kind<T: DeserializeOwned>(documents: &[Value], kind: &str) -> Vec<T> {
 }
 
 /// Returns a running pod with or without a proxy.
-pub(super) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
+pub(in crate::check) fn pod(namespace: &str, name: &str, node: &str, proxy: bool) -> Pod {
     let mut containers = vec![
         json!({"name": "app", "image": "app:1", "ports": [{"name": "http", "containerPort": 8080}]}),
     ];
@@ -235,11 +235,11 @@ fn proxy(pod: &Pod) -> Proxy {
 }
 
 /// Returns the metrics of a proxy whose certificate expires at that Unix time.
-pub(super) fn expiry(seconds: u64) -> Vec<Sample> {
+pub(in crate::check) fn expiry(seconds: u64) -> Vec<Sample> {
     exposition::parse(&format!("{EXPIRY} {seconds}\n"))
 }
 
-pub(super) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {
+pub(in crate::check) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {
     let map = json!({
         "metadata": {"name": TRUST_ROOTS, "namespace": namespace}, "data": {BUNDLE_KEY: bundle}
     });
@@ -247,7 +247,7 @@ pub(super) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {
 }
 
 /// Returns the record of the anchors that the identity service sends.
-pub(super) fn trust_bundle(number: u64, bundle: &str) -> ConfigMap {
+pub(in crate::check) fn trust_bundle(number: u64, bundle: &str) -> ConfigMap {
     let map = json!({
         "metadata": {"name": TRUST_BUNDLE, "namespace": "linkerd"},
         "data": {"number": number.to_string(), BUNDLE_KEY: bundle},
@@ -255,7 +255,7 @@ pub(super) fn trust_bundle(number: u64, bundle: &str) -> ConfigMap {
     serde_json::from_value(map).unwrap()
 }
 
-pub(super) fn webhook_secret(pem: &str) -> Secret {
+pub(in crate::check) fn webhook_secret(pem: &str) -> Secret {
     let data = [("tls.crt".to_owned(), ByteString(pem.as_bytes().to_vec()))];
     Secret {
         data: Some(data.into()),
@@ -264,7 +264,7 @@ pub(super) fn webhook_secret(pem: &str) -> Secret {
 }
 
 /// Returns the facts of a cluster without problems.
-pub(super) fn healthy() -> Facts {
+pub(in crate::check) fn healthy() -> Facts {
     let documents = documents();
     let scope = Scope::All;
     let mut facts = Facts::new(
@@ -365,7 +365,7 @@ fn of_workloads(documents: &[Value]) -> Vec<Value> {
 }
 
 fn server() -> ApiServer {
-    let served: BTreeSet<String> = super::kubernetes::required_kinds()
+    let served: BTreeSet<String> = super::super::kubernetes::required_kinds()
         .map(str::to_owned)
         .collect();
     ApiServer {
@@ -416,7 +416,7 @@ fn validator(names: ValidatorNames, documents: &[Value], authority: &TestCa) -> 
     }
 }
 
-pub(super) fn set_ca_bundle(facts: &mut Facts, pem: &str) {
+pub(in crate::check) fn set_ca_bundle(facts: &mut Facts, pem: &str) {
     let configuration = facts.objects.webhooks.as_mut().unwrap().as_mut().unwrap();
     let webhooks = configuration.webhooks.as_mut().unwrap();
     webhooks[0].client_config.ca_bundle = Some(ByteString(pem.as_bytes().to_vec()));

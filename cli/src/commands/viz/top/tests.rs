@@ -1,0 +1,3 @@
+//! Helpers of the tests of the view and its drawing.
+
+pub(super) mod fixture;

@@ -1,0 +1,5 @@
+//! Tests of the index that concern several views, and helpers of the tests of one.
+
+mod consistency;
+pub(crate) mod fixture;
+mod outbound_rules;

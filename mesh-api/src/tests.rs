@@ -1,0 +1,3 @@
+//! Helpers of the tests of all conversions.
+
+pub(crate) mod arbitrary;
