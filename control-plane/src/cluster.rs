@@ -20,13 +20,13 @@ mod lease;
 mod rate_limit;
 mod retry;
 #[cfg(test)]
-mod scripted_api;
+mod tests;
 mod watch;
 
 pub use self::flags::ClusterFlags;
 pub use self::rate_limit::{Rate, RateLimiter};
 #[cfg(test)]
-pub(crate) use self::scripted_api::{Fault, ScriptedApi};
+pub(crate) use self::tests::scripted_api::{Fault, ScriptedApi};
 pub(crate) use self::{
     backoff::Backoff,
     events::{Events, ObjectEvent, Severity, rights as event_rights},

@@ -46,10 +46,11 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 26] = [
+const FILE_RULES: [FileRule; 27] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
+    rust_files::test_modules,
     rust_files::printing,
     rust_files::unsafe_code,
     rust_files::seams,

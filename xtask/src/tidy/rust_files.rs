@@ -111,6 +111,30 @@ pub(crate) fn file_names(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
+/// A module that only tests compile is named `tests` or lies below it: its path must not look like
+/// product code.
+pub(crate) fn test_modules(tree: &Tree) -> Vec<Finding> {
+    let advice = "only tests compile it: move it below `tests`";
+    let mut findings = Vec::new();
+    for file in tree.rust_files() {
+        let lines: Vec<&str> = file.text.lines().map(str::trim).collect();
+        for (index, pair) in lines.windows(2).enumerate() {
+            if pair[0] == "#[cfg(test)]" && declared_module(pair[1]).is_some_and(|it| it != "tests")
+            {
+                findings.push(file.finding(index + 2, "test-modules", advice));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the name in a declaration of a module that has a file of its own.
+fn declared_module(line: &str) -> Option<&str> {
+    let (visibility, name) = line.strip_suffix(';')?.rsplit_once(' ')?;
+    (visibility == "mod" || visibility.starts_with("pub") && visibility.ends_with(" mod"))
+        .then_some(name)
+}
+
 pub(crate) fn printing(tree: &Tree) -> Vec<Finding> {
     let macros = ["println", "eprintln", "print", "eprint"];
     let prints = |code: &str| {
@@ -212,6 +236,18 @@ mod tests {
     fn mod_rs_is_reported() {
         let tree = Tree::of(&[("a/src/b/mod.rs", ""), ("a/src/modern.rs", "")]);
         assert_eq!(places(&file_names(&tree)), [("a/src/b/mod.rs", 1)]);
+    }
+
+    #[test]
+    fn module_of_tests_with_the_name_of_a_product_module_is_reported() {
+        let tree = Tree::of(&[
+            ("a/src/lib.rs", "#[cfg(test)]\nmod fixture;\nmod other;\n"),
+            ("a/src/b.rs", "#[cfg(test)]\npub(crate) mod scripted;\n"),
+            ("a/src/c.rs", "#[cfg(test)]\npub(crate) mod tests;\n"),
+            ("a/src/d.rs", "#[cfg(test)]\nuse super::mod_name;\n"),
+        ]);
+        let reported = [("a/src/lib.rs", 2), ("a/src/b.rs", 2)];
+        assert_eq!(places(&test_modules(&tree)), reported);
     }
 
     #[test]
