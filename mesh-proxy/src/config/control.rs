@@ -63,12 +63,10 @@ impl Control {
 }
 
 impl ControlAddr {
-    /// Reads `<service>_SVC_ADDR` and `<service>_SVC_NAME`.
-    pub(super) fn read(env: &Env<'_>, service: &str) -> Option<Self> {
-        let addr_variable = format!("{service}_SVC_ADDR");
-        let name_variable = format!("{service}_SVC_NAME");
-        let addr = env.required(&addr_variable, parse::host_port);
-        let identity = env.optional(&name_variable, parse::identity);
+    /// Reads the variables of an address and of an identity.
+    pub(super) fn read(env: &Env<'_>, addr_variable: &str, name_variable: &str) -> Option<Self> {
+        let addr = env.required(addr_variable, parse::host_port);
+        let identity = env.optional(name_variable, parse::identity);
         let (host, port) = addr?;
         if is_this_pod(&host) {
             return Some(Self {
@@ -77,9 +75,9 @@ impl ControlAddr {
                 identity: None,
             });
         }
-        if identity.is_none() && !env.is_set(&name_variable) {
+        if identity.is_none() && !env.is_set(name_variable) {
             env.fail(
-                &name_variable,
+                name_variable,
                 format!("is required because {addr_variable} is not a loopback address"),
             );
         }

@@ -50,8 +50,8 @@ const DEFAULT_STREAM_LIFETIME: Duration = Duration::from_secs(3600);
 
 impl Discovery {
     pub(super) fn read(env: &Env<'_>) -> Option<Self> {
-        let destination = ControlAddr::read(env, "DESTINATION");
-        let policy = ControlAddr::read(env, "POLICY");
+        let destination = ControlAddr::read(env, "DESTINATION_SVC_ADDR", "DESTINATION_SVC_NAME");
+        let policy = ControlAddr::read(env, "POLICY_SVC_ADDR", "POLICY_SVC_NAME");
         let context = env.text("DESTINATION_CONTEXT").unwrap_or_default();
         let workload = env.required("POLICY_WORKLOAD", parse::text);
         let profile_networks = env.or("DESTINATION_PROFILE_NETWORKS", parse::networks, Vec::new());

@@ -51,7 +51,7 @@ impl IdentityConfig {
             }
         }
         let trust_anchors = env.required("IDENTITY_TRUST_ANCHORS", TrustAnchors::from_pem);
-        let service = ControlAddr::read(env, "IDENTITY");
+        let service = ControlAddr::read(env, "IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME");
         let token_file = env.required("IDENTITY_TOKEN_FILE", parse::path);
         let (id, server_name) = local_names(env)?;
         let (min_refresh, max_refresh) = refresh_bounds(env);

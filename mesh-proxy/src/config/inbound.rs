@@ -13,8 +13,8 @@ use super::env::Env;
 use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
-    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, client_windows, connect_backoff,
-    detect_timeout, socket_options,
+    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, INBOUND_HTTP2, client_windows,
+    connect_backoff, detect_timeout, socket_options,
 };
 use crate::transport::SocketOptions;
 
@@ -65,16 +65,32 @@ impl Inbound {
                 parse::socket_addr,
                 parse::constant_addr(DEFAULT_LISTEN),
             ),
-            accept: socket_options(env, "INBOUND_ACCEPT"),
-            connect: socket_options(env, "INBOUND_CONNECT"),
+            accept: socket_options(
+                env,
+                "INBOUND_ACCEPT_KEEPALIVE",
+                "INBOUND_ACCEPT_USER_TIMEOUT",
+            ),
+            connect: socket_options(
+                env,
+                "INBOUND_CONNECT_KEEPALIVE",
+                "INBOUND_CONNECT_USER_TIMEOUT",
+            ),
             backlog: env.optional("INBOUND_TCP_LISTEN_BACKLOG", parse::number),
             connect_timeout: env.or(
                 "INBOUND_CONNECT_TIMEOUT",
                 parse::duration,
                 DEFAULT_CONNECT_TIMEOUT,
             ),
-            connect_backoff: connect_backoff(env, "INBOUND", DEFAULT_BACKOFF),
-            detect_timeout: detect_timeout(env, "INBOUND"),
+            connect_backoff: connect_backoff(
+                env,
+                [
+                    "INBOUND_CONNECT_EXP_BACKOFF_MIN",
+                    "INBOUND_CONNECT_EXP_BACKOFF_MAX",
+                    "INBOUND_CONNECT_EXP_BACKOFF_JITTER",
+                ],
+                DEFAULT_BACKOFF,
+            ),
+            detect_timeout: detect_timeout(env, "INBOUND_DETECT_TIMEOUT"),
             opaque_ports: env.or(
                 "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
                 parse::ports,
@@ -91,11 +107,11 @@ impl Inbound {
             ),
             http1_pool: Http1Pool::read(
                 env,
-                "INBOUND",
                 "MAX_IDLE_CONNS_PER_ENDPOINT",
+                "INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT",
                 &limits.for_application(),
             ),
-            http2_server: Http2Server::read(env, "INBOUND"),
+            http2_server: Http2Server::read(env, &INBOUND_HTTP2),
             http2_client: Http2Params {
                 stream_window: Some(stream_window),
                 connection_window: Some(connection_window),

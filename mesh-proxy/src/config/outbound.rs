@@ -10,8 +10,8 @@ use super::env::Env;
 use super::limits::HttpLimits;
 use super::parse;
 use super::server::{
-    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, Queue, client_windows,
-    connect_backoff, detect_timeout, socket_options,
+    CONNECTIONS, DEFAULT_MAX_IN_FLIGHT, Http1Pool, Http2Server, OUTBOUND_HTTP2, Queue,
+    client_windows, connect_backoff, detect_timeout, socket_options,
 };
 use crate::transport::SocketOptions;
 
@@ -52,7 +52,6 @@ pub(crate) struct Outbound {
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:4140";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
 /// Linkerd's maximum is 60 s. An application that restarts in place would not be tried for this
 /// time. An attempt costs one packet.
 const DEFAULT_BACKOFF: Backoff = Backoff {
@@ -84,16 +83,32 @@ impl Outbound {
         let (stream_window, connection_window) = client_windows(env);
         Self {
             listen,
-            accept: socket_options(env, "OUTBOUND_ACCEPT"),
-            connect: socket_options(env, "OUTBOUND_CONNECT"),
+            accept: socket_options(
+                env,
+                "OUTBOUND_ACCEPT_KEEPALIVE",
+                "OUTBOUND_ACCEPT_USER_TIMEOUT",
+            ),
+            connect: socket_options(
+                env,
+                "OUTBOUND_CONNECT_KEEPALIVE",
+                "OUTBOUND_CONNECT_USER_TIMEOUT",
+            ),
             backlog: env.optional("OUTBOUND_TCP_LISTEN_BACKLOG", parse::number),
             connect_timeout: env.or(
                 "OUTBOUND_CONNECT_TIMEOUT",
                 parse::duration,
                 DEFAULT_CONNECT_TIMEOUT,
             ),
-            connect_backoff: connect_backoff(env, "OUTBOUND", DEFAULT_BACKOFF),
-            detect_timeout: detect_timeout(env, "OUTBOUND"),
+            connect_backoff: connect_backoff(
+                env,
+                [
+                    "OUTBOUND_CONNECT_EXP_BACKOFF_MIN",
+                    "OUTBOUND_CONNECT_EXP_BACKOFF_MAX",
+                    "OUTBOUND_CONNECT_EXP_BACKOFF_JITTER",
+                ],
+                DEFAULT_BACKOFF,
+            ),
+            detect_timeout: detect_timeout(env, "OUTBOUND_DETECT_TIMEOUT"),
             max_connections: env.own(
                 "MESH_PROXY_OUTBOUND_MAX_CONNECTIONS",
                 parse::within(CONNECTIONS),
@@ -113,16 +128,24 @@ impl Outbound {
                 parse::within(0..=MAX_MIRRORS),
                 DEFAULT_MIRRORS,
             ),
-            http_queue: Queue::read(env, "OUTBOUND_HTTP", DEFAULT_FAILFAST),
-            tcp_queue: Queue::read(env, "OUTBOUND_TCP", DEFAULT_FAILFAST),
+            http_queue: Queue::read(
+                env,
+                "OUTBOUND_HTTP_QUEUE_CAPACITY",
+                "OUTBOUND_HTTP_FAILFAST_TIMEOUT",
+            ),
+            tcp_queue: Queue::read(
+                env,
+                "OUTBOUND_TCP_QUEUE_CAPACITY",
+                "OUTBOUND_TCP_FAILFAST_TIMEOUT",
+            ),
             http1_pool: Http1Pool::read(
                 env,
-                "OUTBOUND",
                 "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT",
+                "OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT",
                 // Responses may come from another proxy of the mesh.
                 &limits.behind_proxy(),
             ),
-            http2_server: Http2Server::read(env, "OUTBOUND"),
+            http2_server: Http2Server::read(env, &OUTBOUND_HTTP2),
             http2_client: Http2Params {
                 stream_window: Some(stream_window),
                 connection_window: Some(connection_window),

@@ -67,6 +67,8 @@ pub(super) const DEFAULT_CONNECTION_WINDOW: u32 = 1024 * 1024;
 pub(super) const DEFAULT_MAX_IDLE: usize = 10_000;
 const DEFAULT_POOL_IDLE: Duration = Duration::from_secs(3);
 
+const DEFAULT_FAILFAST: Duration = Duration::from_secs(3);
+
 /// The time until the first bytes, which reveal the protocol, as in Linkerd.
 const DEFAULT_DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -104,28 +106,20 @@ const MAX_STREAMS: u32 = 1 << 20;
 /// Smaller lists do not fit what browsers send.
 const HEADER_LISTS: RangeInclusive<u32> = 4096..=16 * 1024 * 1024;
 
-/// `kind` is `INBOUND_ACCEPT`, `OUTBOUND_CONNECT` and so on.
-pub(super) fn socket_options(env: &Env<'_>, kind: &str) -> SocketOptions {
+/// Reads two variables.
+pub(super) fn socket_options(env: &Env<'_>, keepalive: &str, user_timeout: &str) -> SocketOptions {
     SocketOptions {
-        keepalive: env.optional(&format!("{kind}_KEEPALIVE"), parse::duration),
-        user_timeout: env.optional(&format!("{kind}_USER_TIMEOUT"), parse::duration),
+        keepalive: env.optional(keepalive, parse::duration),
+        user_timeout: env.optional(user_timeout, parse::duration),
     }
 }
 
 impl Queue {
-    /// `kind` is `OUTBOUND_HTTP` or `OUTBOUND_TCP`.
-    pub(super) fn read(env: &Env<'_>, kind: &str, failfast: Duration) -> Self {
+    /// Reads two variables.
+    pub(super) fn read(env: &Env<'_>, capacity: &str, failfast: &str) -> Self {
         Self {
-            capacity: env.or(
-                &format!("{kind}_QUEUE_CAPACITY"),
-                parse::number,
-                DEFAULT_QUEUE_CAPACITY,
-            ),
-            failfast: env.or(
-                &format!("{kind}_FAILFAST_TIMEOUT"),
-                parse::duration,
-                failfast,
-            ),
+            capacity: env.or(capacity, parse::number, DEFAULT_QUEUE_CAPACITY),
+            failfast: env.or(failfast, parse::duration, DEFAULT_FAILFAST),
         }
     }
 
@@ -145,53 +139,88 @@ impl Queue {
 }
 
 impl Http1Pool {
-    /// `max_idle` is the full name, because the inbound variable has no direction prefix.
-    pub(super) fn read(env: &Env<'_>, side: &str, max_idle: &str, limits: &HttpLimits) -> Self {
+    /// Reads two variables.
+    pub(super) fn read(
+        env: &Env<'_>,
+        max_idle: &str,
+        idle_timeout: &str,
+        limits: &HttpLimits,
+    ) -> Self {
         Self {
             max_idle: env.or(max_idle, parse::number, DEFAULT_MAX_IDLE),
-            idle_timeout: env.or(
-                &format!("{side}_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT"),
-                parse::duration,
-                DEFAULT_POOL_IDLE,
-            ),
+            idle_timeout: env.or(idle_timeout, parse::duration, DEFAULT_POOL_IDLE),
             limits: *limits,
         }
     }
 }
 
+/// The variables of HTTP/2 servers in one direction, each in full so that a search finds it.
+pub(super) struct Http2ServerNames {
+    initial_stream_window_size: &'static str,
+    initial_connection_window_size: &'static str,
+    keep_alive_interval: &'static str,
+    keep_alive_timeout: &'static str,
+    adaptive_flow_control: &'static str,
+    max_concurrent_streams: &'static str,
+    max_frame_size: &'static str,
+    max_header_list_size: &'static str,
+    max_pending_accept_reset_streams: &'static str,
+    max_send_buf_size: &'static str,
+}
+
+pub(super) const INBOUND_HTTP2: Http2ServerNames = Http2ServerNames {
+    initial_stream_window_size: "INBOUND_SERVER_HTTP2_INITIAL_STREAM_WINDOW_SIZE",
+    initial_connection_window_size: "INBOUND_SERVER_HTTP2_INITIAL_CONNECTION_WINDOW_SIZE",
+    keep_alive_interval: "INBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL",
+    keep_alive_timeout: "INBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT",
+    adaptive_flow_control: "INBOUND_SERVER_HTTP2_ADAPTIVE_FLOW_CONTROL",
+    max_concurrent_streams: "INBOUND_SERVER_HTTP2_MAX_CONCURRENT_STREAMS",
+    max_frame_size: "INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE",
+    max_header_list_size: "INBOUND_SERVER_HTTP2_MAX_HEADER_LIST_SIZE",
+    max_pending_accept_reset_streams: "INBOUND_SERVER_HTTP2_MAX_PENDING_ACCEPT_RESET_STREAMS",
+    max_send_buf_size: "INBOUND_SERVER_HTTP2_MAX_SEND_BUF_SIZE",
+};
+
+pub(super) const OUTBOUND_HTTP2: Http2ServerNames = Http2ServerNames {
+    initial_stream_window_size: "OUTBOUND_SERVER_HTTP2_INITIAL_STREAM_WINDOW_SIZE",
+    initial_connection_window_size: "OUTBOUND_SERVER_HTTP2_INITIAL_CONNECTION_WINDOW_SIZE",
+    keep_alive_interval: "OUTBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL",
+    keep_alive_timeout: "OUTBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT",
+    adaptive_flow_control: "OUTBOUND_SERVER_HTTP2_ADAPTIVE_FLOW_CONTROL",
+    max_concurrent_streams: "OUTBOUND_SERVER_HTTP2_MAX_CONCURRENT_STREAMS",
+    max_frame_size: "OUTBOUND_SERVER_HTTP2_MAX_FRAME_SIZE",
+    max_header_list_size: "OUTBOUND_SERVER_HTTP2_MAX_HEADER_LIST_SIZE",
+    max_pending_accept_reset_streams: "OUTBOUND_SERVER_HTTP2_MAX_PENDING_ACCEPT_RESET_STREAMS",
+    max_send_buf_size: "OUTBOUND_SERVER_HTTP2_MAX_SEND_BUF_SIZE",
+};
+
 impl Http2Server {
-    pub(super) fn read(env: &Env<'_>, side: &str) -> Self {
-        let name = |parameter: &str| format!("{side}_SERVER_HTTP2_{parameter}");
+    pub(super) fn read(env: &Env<'_>, names: &Http2ServerNames) -> Self {
         // Each pair takes effect only if both variables are set, as in Linkerd's proxy.
         let windows = env
-            .optional(&name("INITIAL_STREAM_WINDOW_SIZE"), parse::within(WINDOWS))
-            .zip(env.optional(
-                &name("INITIAL_CONNECTION_WINDOW_SIZE"),
-                parse::within(WINDOWS),
-            ));
+            .optional(names.initial_stream_window_size, parse::within(WINDOWS))
+            .zip(env.optional(names.initial_connection_window_size, parse::within(WINDOWS)));
         let (stream_window, connection_window) = windows.unwrap_or_else(|| client_windows(env));
         let keep_alive = env
-            .optional(&name("KEEP_ALIVE_INTERVAL"), parse::duration)
-            .zip(env.optional(&name("KEEP_ALIVE_TIMEOUT"), parse::duration))
+            .optional(names.keep_alive_interval, parse::duration)
+            .zip(env.optional(names.keep_alive_timeout, parse::duration))
             .map(|(interval, timeout)| Http2KeepAlive { interval, timeout });
         Self {
             stream_window,
             connection_window,
-            adaptive_window: env.or(&name("ADAPTIVE_FLOW_CONTROL"), parse::boolean, false),
+            adaptive_window: env.or(names.adaptive_flow_control, parse::boolean, false),
             keep_alive,
-            max_concurrent_streams: env.optional(
-                &name("MAX_CONCURRENT_STREAMS"),
-                parse::within(1..=MAX_STREAMS),
-            ),
-            max_frame_size: env.optional(&name("MAX_FRAME_SIZE"), parse::within(FRAME_SIZES)),
+            max_concurrent_streams: env
+                .optional(names.max_concurrent_streams, parse::within(1..=MAX_STREAMS)),
+            max_frame_size: env.optional(names.max_frame_size, parse::within(FRAME_SIZES)),
             max_header_list_size: env.or(
-                &name("MAX_HEADER_LIST_SIZE"),
+                names.max_header_list_size,
                 parse::within(HEADER_LISTS),
                 DEFAULT_HEADER_LIST,
             ),
             max_pending_accept_reset_streams: env
-                .optional(&name("MAX_PENDING_ACCEPT_RESET_STREAMS"), parse::number),
-            max_send_buf_size: env.optional(&name("MAX_SEND_BUF_SIZE"), parse::number),
+                .optional(names.max_pending_accept_reset_streams, parse::number),
+            max_send_buf_size: env.optional(names.max_send_buf_size, parse::number),
         }
     }
 
@@ -232,18 +261,20 @@ pub(super) fn client_windows(env: &Env<'_>) -> (u32, u32) {
     )
 }
 
-/// `<side>_DETECT_TIMEOUT`, which applies where [`crate::classify::Classifier`] says.
-pub(super) fn detect_timeout(env: &Env<'_>, side: &str) -> Duration {
-    let name = format!("{side}_DETECT_TIMEOUT");
-    env.or(&name, parse::duration, DEFAULT_DETECT_TIMEOUT)
+/// Applies where [`crate::classify::Classifier`] says.
+pub(super) fn detect_timeout(env: &Env<'_>, name: &str) -> Duration {
+    env.or(name, parse::duration, DEFAULT_DETECT_TIMEOUT)
 }
 
-/// `<side>_CONNECT_EXP_BACKOFF_MIN/MAX/JITTER`.
-pub(super) fn connect_backoff(env: &Env<'_>, side: &str, default: Backoff) -> Backoff {
-    let name = |part: &str| format!("{side}_CONNECT_EXP_BACKOFF_{part}");
-    let min = env.optional(&name("MIN"), parse::duration);
-    let max = env.optional(&name("MAX"), parse::duration);
-    let jitter = env.optional(&name("JITTER"), parse::ratio);
+/// Reads the variables of the shortest and the longest wait and of the jitter.
+pub(super) fn connect_backoff(
+    env: &Env<'_>,
+    [min_name, max_name, jitter_name]: [&str; 3],
+    default: Backoff,
+) -> Backoff {
+    let min = env.optional(min_name, parse::duration);
+    let max = env.optional(max_name, parse::duration);
+    let jitter = env.optional(jitter_name, parse::ratio);
     match (min, max) {
         (None, None) => Backoff {
             jitter: jitter.unwrap_or(default.jitter),
@@ -255,21 +286,18 @@ pub(super) fn connect_backoff(env: &Env<'_>, side: &str, default: Backoff) -> Ba
             jitter: jitter.unwrap_or(0.0),
         },
         (Some(_), Some(_)) => {
-            env.fail(
-                &name("MIN"),
-                format!("must not be longer than {}", name("MAX")),
-            );
+            env.fail(min_name, format!("must not be longer than {max_name}"));
             default
         }
         _ => {
             let (given, missing) = if min.is_some() {
-                ("MIN", "MAX")
+                (min_name, max_name)
             } else {
-                ("MAX", "MIN")
+                (max_name, min_name)
             };
             // If the other variable is set but invalid, that is recorded already.
-            if !env.is_set(&name(missing)) {
-                env.fail(&name(given), format!("requires {}", name(missing)));
+            if !env.is_set(missing) {
+                env.fail(given, format!("requires {missing}"));
             }
             default
         }

@@ -33,7 +33,8 @@ impl TraceConfig {
         if !env.is_set("TRACE_COLLECTOR_SVC_ADDR") {
             return None;
         }
-        let collector = ControlAddr::read(env, "TRACE_COLLECTOR");
+        let collector =
+            ControlAddr::read(env, "TRACE_COLLECTOR_SVC_ADDR", "TRACE_COLLECTOR_SVC_NAME");
         let _only = env.optional("TRACE_PROTOCOL", protocol);
         let extra = env.text("TRACE_EXTRA_ATTRIBUTES").unwrap_or_default();
         let mut attributes: Vec<_> = extra.lines().filter_map(attribute).collect();

@@ -57,25 +57,7 @@ pub(crate) struct QueueMetrics {
 /// Linkerd's buckets, in seconds.
 const QUEUE_LATENCY: &[f64] = &[0.0005, 0.005, 0.05, 0.5, 1.0, 3.0];
 
-/// The family names of one kind of traffic.
-macro_rules! names {
-    ($prefix:literal) => {
-        Names {
-            endpoints: concat!($prefix, "_endpoints"),
-            p2c_endpoints: concat!($prefix, "_p2c_endpoints"),
-            p2c_updates: concat!($prefix, "_p2c_updates_total"),
-            length: concat!($prefix, "_queue_length"),
-            requests: concat!($prefix, "_queue_requests_total"),
-            latency: concat!($prefix, "_queue_latency_seconds"),
-            opened: concat!($prefix, "_queue_gate_open_total"),
-            shut: concat!($prefix, "_queue_gate_shut_total"),
-            open_time: concat!($prefix, "_queue_gate_open_time_seconds"),
-            shut_time: concat!($prefix, "_queue_gate_shut_time_seconds"),
-            timeout: concat!($prefix, "_queue_gate_timeout_seconds"),
-        }
-    };
-}
-
+/// The family names of one kind of traffic, each in full so that a search finds it.
 struct Names {
     endpoints: &'static str,
     p2c_endpoints: &'static str,
@@ -90,17 +72,59 @@ struct Names {
     timeout: &'static str,
 }
 
+const HTTP: Names = Names {
+    endpoints: "outbound_http_balancer_endpoints",
+    p2c_endpoints: "outbound_http_balancer_p2c_endpoints",
+    p2c_updates: "outbound_http_balancer_p2c_updates_total",
+    length: "outbound_http_balancer_queue_length",
+    requests: "outbound_http_balancer_queue_requests_total",
+    latency: "outbound_http_balancer_queue_latency_seconds",
+    opened: "outbound_http_balancer_queue_gate_open_total",
+    shut: "outbound_http_balancer_queue_gate_shut_total",
+    open_time: "outbound_http_balancer_queue_gate_open_time_seconds",
+    shut_time: "outbound_http_balancer_queue_gate_shut_time_seconds",
+    timeout: "outbound_http_balancer_queue_gate_timeout_seconds",
+};
+
+const TCP: Names = Names {
+    endpoints: "outbound_tcp_balancer_endpoints",
+    p2c_endpoints: "outbound_tcp_balancer_p2c_endpoints",
+    p2c_updates: "outbound_tcp_balancer_p2c_updates_total",
+    length: "outbound_tcp_balancer_queue_length",
+    requests: "outbound_tcp_balancer_queue_requests_total",
+    latency: "outbound_tcp_balancer_queue_latency_seconds",
+    opened: "outbound_tcp_balancer_queue_gate_open_total",
+    shut: "outbound_tcp_balancer_queue_gate_shut_total",
+    open_time: "outbound_tcp_balancer_queue_gate_open_time_seconds",
+    shut_time: "outbound_tcp_balancer_queue_gate_shut_time_seconds",
+    timeout: "outbound_tcp_balancer_queue_gate_timeout_seconds",
+};
+
+const TLS: Names = Names {
+    endpoints: "outbound_tls_balancer_endpoints",
+    p2c_endpoints: "outbound_tls_balancer_p2c_endpoints",
+    p2c_updates: "outbound_tls_balancer_p2c_updates_total",
+    length: "outbound_tls_balancer_queue_length",
+    requests: "outbound_tls_balancer_queue_requests_total",
+    latency: "outbound_tls_balancer_queue_latency_seconds",
+    opened: "outbound_tls_balancer_queue_gate_open_total",
+    shut: "outbound_tls_balancer_queue_gate_shut_total",
+    open_time: "outbound_tls_balancer_queue_gate_open_time_seconds",
+    shut_time: "outbound_tls_balancer_queue_gate_shut_time_seconds",
+    timeout: "outbound_tls_balancer_queue_gate_timeout_seconds",
+};
+
 impl BalancerFamilies {
     pub(super) fn http(registry: &Registry) -> Self {
-        Self::named(registry, &names!("outbound_http_balancer"))
+        Self::named(registry, &HTTP)
     }
 
     pub(super) fn tcp(registry: &Registry) -> Self {
-        Self::named(registry, &names!("outbound_tcp_balancer"))
+        Self::named(registry, &TCP)
     }
 
     pub(super) fn tls(registry: &Registry) -> Self {
-        Self::named(registry, &names!("outbound_tls_balancer"))
+        Self::named(registry, &TLS)
     }
 
     fn named(registry: &Registry, names: &Names) -> Self {

@@ -33,35 +33,33 @@ pub(crate) struct RetryMetrics {
     pub(crate) no_budget: Option<Counter>,
 }
 
-macro_rules! families {
-    ($registry:expr, $protocol:literal) => {{
-        let family = |name, help| $registry.counter_family(name, help);
-        ProtocolFamilies {
-            requests: family(
-                concat!("outbound_", $protocol, "_route_retry_requests_total"),
-                "The number of retries",
-            ),
-            successes: family(
-                concat!("outbound_", $protocol, "_route_retry_successes_total"),
-                "The number of requests that succeeded after retries",
-            ),
-            limit_exceeded: family(
-                concat!("outbound_", $protocol, "_route_retry_limit_exceeded_total"),
-                "The number of requests that failed after the maximum number of retries",
-            ),
-            overflow: family(
-                concat!("outbound_", $protocol, "_route_retry_overflow_total"),
-                "The number of requests that were not retried because their body was too large to keep",
-            ),
-        }
-    }};
+/// The family names of one protocol, each in full so that a search finds it.
+struct Names {
+    requests: &'static str,
+    successes: &'static str,
+    limit_exceeded: &'static str,
+    overflow: &'static str,
 }
+
+const HTTP: Names = Names {
+    requests: "outbound_http_route_retry_requests_total",
+    successes: "outbound_http_route_retry_successes_total",
+    limit_exceeded: "outbound_http_route_retry_limit_exceeded_total",
+    overflow: "outbound_http_route_retry_overflow_total",
+};
+
+const GRPC: Names = Names {
+    requests: "outbound_grpc_route_retry_requests_total",
+    successes: "outbound_grpc_route_retry_successes_total",
+    limit_exceeded: "outbound_grpc_route_retry_limit_exceeded_total",
+    overflow: "outbound_grpc_route_retry_overflow_total",
+};
 
 impl RetryFamilies {
     pub(super) fn new(registry: &Registry) -> Self {
         Self {
-            http: families!(registry, "http"),
-            grpc: families!(registry, "grpc"),
+            http: ProtocolFamilies::new(registry, &HTTP),
+            grpc: ProtocolFamilies::new(registry, &GRPC),
         }
     }
 
@@ -77,6 +75,25 @@ impl RetryFamilies {
 }
 
 impl ProtocolFamilies {
+    fn new(registry: &Registry, names: &Names) -> Self {
+        let family = |name, help| registry.counter_family(name, help);
+        Self {
+            requests: family(names.requests, "The number of retries"),
+            successes: family(
+                names.successes,
+                "The number of requests that succeeded after retries",
+            ),
+            limit_exceeded: family(
+                names.limit_exceeded,
+                "The number of requests that failed after the maximum number of retries",
+            ),
+            overflow: family(
+                names.overflow,
+                "The number of requests that were not retried because their body was too large to keep",
+            ),
+        }
+    }
+
     fn resolve(&self, labels: &Labels) -> RetryMetrics {
         RetryMetrics {
             requests: self.requests.with(labels),

@@ -62,14 +62,9 @@ const SECONDS: &[f64] = &[0.05, 0.5, 1.0, 10.0];
 const FINE_SECONDS: &[f64] = &[0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0];
 const FRAME_BYTES: &[f64] = &[0.0, 128.0, 1024.0, 10_240.0, 102_400.0];
 
-/// Registers the HTTP and gRPC variants of a family, whose names differ in one word.
-macro_rules! both {
-    ($make:expr, $before:literal, $after:literal) => {
-        (
-            $make(concat!($before, "http", $after)),
-            $make(concat!($before, "grpc", $after)),
-        )
-    };
+/// Registers the HTTP and gRPC variants of a family.
+fn both<F>(make: impl Fn(&'static str) -> F, http: &'static str, grpc: &'static str) -> (F, F) {
+    (make(http), make(grpc))
 }
 
 /// Makes histograms of the sizes of frames, by their name.
@@ -90,45 +85,45 @@ fn times(
 impl RouteFamilies {
     pub(super) fn inbound(registry: &Registry, exemplars: Exemplars) -> Self {
         let counter = |help| move |name| registry.counter_family(name, help);
-        let requests = both!(
+        let requests = both(
             counter("The number of requests that the application received"),
-            "inbound_",
-            "_requests_total"
+            "inbound_http_requests_total",
+            "inbound_grpc_requests_total",
         );
-        let request = both!(
+        let request = both(
             times(
                 registry,
                 exemplars,
                 "The time from a request's head to the end of its response",
-                FINE_SECONDS
+                FINE_SECONDS,
             ),
-            "inbound_",
-            "_request_duration_seconds"
+            "inbound_http_request_duration_seconds",
+            "inbound_grpc_request_duration_seconds",
         );
-        let response = both!(
+        let response = both(
             times(
                 registry,
                 exemplars,
                 "The time from the end of a request to the end of its response",
-                SECONDS
+                SECONDS,
             ),
-            "inbound_",
-            "_response_duration_seconds"
+            "inbound_http_response_duration_seconds",
+            "inbound_grpc_response_duration_seconds",
         );
-        let request_frames = both!(
+        let request_frames = both(
             sizes(registry, "Sizes of the frames of request bodies"),
-            "inbound_",
-            "_request_frame_size_bytes"
+            "inbound_http_request_frame_size_bytes",
+            "inbound_grpc_request_frame_size_bytes",
         );
-        let response_frames = both!(
+        let response_frames = both(
             sizes(registry, "Sizes of the frames of response bodies"),
-            "inbound_",
-            "_response_frame_size_bytes"
+            "inbound_http_response_frame_size_bytes",
+            "inbound_grpc_response_frame_size_bytes",
         );
-        let statuses = both!(
+        let statuses = both(
             counter("Responses by status"),
-            "inbound_",
-            "_statuses_total"
+            "inbound_http_statuses_total",
+            "inbound_grpc_statuses_total",
         );
         Self {
             http: ProtocolFamilies {
@@ -153,25 +148,25 @@ impl RouteFamilies {
     }
 
     pub(super) fn outbound_route(registry: &Registry, exemplars: Exemplars) -> Self {
-        let duration = both!(
+        let duration = both(
             times(
                 registry,
                 exemplars,
                 "The time from a request's head to the end of its response",
-                SECONDS
+                SECONDS,
             ),
-            "outbound_",
-            "_route_request_duration_seconds"
+            "outbound_http_route_request_duration_seconds",
+            "outbound_grpc_route_request_duration_seconds",
         );
-        let frames = both!(
+        let frames = both(
             sizes(registry, "Sizes of the frames of request bodies"),
-            "outbound_",
-            "_route_request_frame_size_bytes"
+            "outbound_http_route_request_frame_size_bytes",
+            "outbound_grpc_route_request_frame_size_bytes",
         );
-        let statuses = both!(
+        let statuses = both(
             |name| registry.counter_family(name, "Responses to applications, by status"),
-            "outbound_",
-            "_route_request_statuses_total"
+            "outbound_http_route_request_statuses_total",
+            "outbound_grpc_route_request_statuses_total",
         );
         let make = |duration, frames, statuses, status_labels| ProtocolFamilies {
             requests: None,
@@ -189,30 +184,30 @@ impl RouteFamilies {
     }
 
     pub(super) fn outbound_backend(registry: &Registry, exemplars: Exemplars) -> Self {
-        let requests = both!(
+        let requests = both(
             |name| registry.counter_family(name, "The number of requests sent to a backend"),
-            "outbound_",
-            "_route_backend_requests_total"
+            "outbound_http_route_backend_requests_total",
+            "outbound_grpc_route_backend_requests_total",
         );
-        let duration = both!(
+        let duration = both(
             times(
                 registry,
                 exemplars,
                 "The time from the end of a request to the end of its response",
-                FINE_SECONDS
+                FINE_SECONDS,
             ),
-            "outbound_",
-            "_route_backend_response_duration_seconds"
+            "outbound_http_route_backend_response_duration_seconds",
+            "outbound_grpc_route_backend_response_duration_seconds",
         );
-        let frames = both!(
+        let frames = both(
             sizes(registry, "Sizes of the frames of response bodies"),
-            "outbound_",
-            "_route_backend_response_frame_size_bytes"
+            "outbound_http_route_backend_response_frame_size_bytes",
+            "outbound_grpc_route_backend_response_frame_size_bytes",
         );
-        let statuses = both!(
+        let statuses = both(
             |name| registry.counter_family(name, "Responses of a backend, by status"),
-            "outbound_",
-            "_route_backend_response_statuses_total"
+            "outbound_http_route_backend_response_statuses_total",
+            "outbound_grpc_route_backend_response_statuses_total",
         );
         let make = |requests, duration, frames, statuses, status_labels| ProtocolFamilies {
             requests: Some(requests),
