@@ -1,4 +1,4 @@
-//! The annotations of Services and EgressNetworks for requests, without those that are invalid.
+//! The annotations of Services and EgressNetworks for requests, without invalid ones.
 
 use mesh_k8s::invalid::Invalid;
 use mesh_k8s::kinds::ObjectMeta;

@@ -1,4 +1,4 @@
-//! What every conversion reads from.
+//! The input of every conversion.
 
 use mesh_k8s::kinds::Resource;
 use serde::de::DeserializeOwned;

@@ -135,8 +135,8 @@ fn authorization_target(
     }
 }
 
-/// Describes what a reference names. One without a group is to the core group, which users of kinds
-/// of other groups overlook.
+/// Describes the kind and group of a reference. A reference without a group is to the core group,
+/// which users of kinds of other groups overlook.
 pub(super) fn kind_and_group(kind: &str, group: Option<&str>) -> String {
     match group {
         None | Some("") => format!("{kind:?} without group"),

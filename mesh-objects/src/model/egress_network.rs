@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use super::{Name, TrafficSettings};
 
-/// Addresses outside the cluster, and what happens to traffic to them.
+/// Addresses outside the cluster, and the policy of traffic to them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EgressNetwork {
     pub name: Name,
@@ -21,7 +21,7 @@ pub struct EgressNetwork {
     pub traffic: TrafficSettings,
 }
 
-/// What happens to traffic that no route matches.
+/// The treatment of traffic that no route matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPolicy {
     Allow,

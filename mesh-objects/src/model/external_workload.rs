@@ -7,7 +7,7 @@ use mesh_core::ports::PortSet;
 
 use super::{Labels, Name};
 
-/// What the policy of a workload outside of the cluster depends on.
+/// A workload outside of the cluster, with the fields that its policy depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExternalWorkload {
     pub name: Name,

@@ -1,7 +1,7 @@
 //! The objects whose statistics the metrics API serves.
 //!
-//! A record has what the API's tables show. The other controllers have records of the same objects
-//! with what decides about traffic, which changes less often.
+//! A record has the fields that the API's tables show. The other controllers have records of the
+//! same objects with the fields that decide about traffic, which change less often.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub enum ListedKind {
     ServiceProfile,
 }
 
-/// What the tables show in addition to the metadata.
+/// The fields that the tables show in addition to the metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Detail {
     None,

@@ -1,4 +1,4 @@
-//! Servers, what authorizes their clients, and rate limits.
+//! Servers, the authorizations of their clients, and rate limits.
 
 use std::fmt;
 use std::sync::Arc;

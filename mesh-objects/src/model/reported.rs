@@ -1,7 +1,7 @@
 //! The objects whose status the policy controller writes, with the status that they have.
 //!
-//! The index has records of the same objects with what decides about traffic. A record here exists
-//! for invalid objects, too, and changes with every change of the object's status.
+//! The index has records of the same objects with the fields that decide about traffic. A record
+//! here exists for invalid objects, too, and changes with every change of the object's status.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Conversion of routes from YAML, and of invalid ones.
+//! Conversion of valid and invalid routes from YAML.
 
 use mesh_core::route::filter::{Filter, PathModifier};
 
