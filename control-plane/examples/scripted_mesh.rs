@@ -1,7 +1,7 @@
 //! Serves a scripted metrics API, API server and Prometheus, whose numbers move, for the tests of
 //! the dashboard in a browser: `scripted_mesh DIRECTORY` writes to the directory `kubeconfig`,
-//! `manifests/shop.yaml` for a policy controller, and at last `addresses`, those of the metrics API
-//! and of Prometheus, one a line.
+//! `manifests/shop.yaml` for a policy controller, and finally `addresses`, which has the address of
+//! the metrics API and then of Prometheus, one a line.
 
 #![expect(
     clippy::unwrap_used,

@@ -25,7 +25,7 @@ mod plan;
 pub(crate) use self::objects::rights;
 pub use self::plan::PlanError;
 
-/// What certificates are created for.
+/// The settings of the certificates.
 #[derive(Clone, Debug)]
 struct Settings {
     control_namespace: String,
@@ -68,7 +68,7 @@ pub enum BootstrapError {
     Contended,
 }
 
-/// Bounds the steps, including those repeated after conflicting writes.
+/// The maximum number of steps, including repetitions after conflicting writes.
 const MAX_STEPS: usize = 20;
 
 /// Creates the certificates unless they exist.

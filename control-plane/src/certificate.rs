@@ -1,4 +1,4 @@
-//! What the certificates of the issuer, of workloads and of the webhook share.
+//! Functions for the certificates of the issuer, of workloads and of the webhooks.
 
 use std::time::{Duration, SystemTime};
 

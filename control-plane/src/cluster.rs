@@ -1,4 +1,5 @@
-//! The client of the API server, and what its users share: backoff, events, watches, rate limits.
+//! The client of the API server, and the parts that its users share: backoff, events, watches, rate
+//! limits.
 //!
 //! Creating a client does no I/O to the server. The first request shows whether it is reachable,
 //! and each caller handles an unreachable API server.

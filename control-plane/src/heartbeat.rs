@@ -1,8 +1,9 @@
 //! `mesh-controller heartbeat`: sends a report of the installation to a URL that the user chose,
 //! and exits. A CronJob of the chart runs it.
 //!
-//! Every parameter of the report may be missing: what cannot be read is logged and left out. The
-//! URL has no default, and the report has only what `mesh_k8s::heartbeat` lists.
+//! Every parameter of the report may be missing: if a value cannot be read, this is logged and the
+//! value left out. The URL has no default, and the report has only the parameters that
+//! `mesh_k8s::heartbeat` lists.
 
 use mesh_runtime::metrics::Registry;
 

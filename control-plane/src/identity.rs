@@ -7,8 +7,8 @@
 //!   request ───────────────────▶ identity ────────────────────┘──▶ issuer::issue ──▶ certificate
 //! ```
 //!
-//! Of the CSR, only the public key is used in the certificate. Cheap checks come first, so that the
-//! API server only reviews tokens of requests that could succeed.
+//! The certificate uses only the public key of the CSR. Cheap checks come first, so that the API
+//! server only reviews tokens of requests that could succeed.
 
 use std::sync::Arc;
 use std::time::SystemTime;

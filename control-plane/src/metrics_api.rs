@@ -1,5 +1,5 @@
-//! What the metrics API needs of its source of metrics: queries, and two sources that answer them,
-//! Prometheus and scrapes of the proxies.
+//! The interface between the metrics API and its source of metrics: queries, and two sources that
+//! answer them, Prometheus and scrapes of the proxies.
 //!
 //! ```text
 //!   Query ─▶ MetricsSource ─▶ PrometheusClient ── text in PromQL ─▶ Prometheus

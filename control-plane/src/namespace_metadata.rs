@@ -1,5 +1,5 @@
-//! `mesh-controller namespace-metadata`: marks a namespace as that of an extension. Helm cannot
-//! change a namespace that it creates, so a Job of the extension's chart runs this.
+//! `mesh-controller namespace-metadata`: marks the namespace of an extension. Helm cannot change a
+//! namespace that it creates, so a Job of the extension's chart runs this.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;

@@ -29,8 +29,8 @@ pub type Batch = Vec<Change>;
 #[derive(Debug)]
 pub struct Received {
     pub batch: Batch,
-    /// When the first of the changes was reported to this process. The time until streams have sent
-    /// what follows from it is exported.
+    /// When the first of the changes was reported to this process. A metric exports the time until
+    /// streams have sent the resulting messages.
     pub at: Instant,
 }
 

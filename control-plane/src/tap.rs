@@ -118,7 +118,7 @@ pub(crate) async fn watch_front_proxy(
     }
 }
 
-/// What authenticating callers and authorizing taps needs.
+/// Returns the rights to authenticate callers and to authorize taps.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     let (_, name) = AUTHENTICATION;
     rights::all("authorization.k8s.io", "subjectaccessreviews", &["create"]).chain(rights::named(

@@ -31,7 +31,7 @@ pub(crate) fn is_tap_annotation(key: &str) -> bool {
     key == DISABLE_TAP
 }
 
-/// What finding the annotations of namespaces needs.
+/// Returns the rights to find the annotations of namespaces.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     namespace_rights()
 }

@@ -1,13 +1,12 @@
 //! Numbers the trust anchors that running proxies receive.
 //!
-//! A proxy refuses a bundle with a lower number than that of its anchors, so the numbers must
-//! increase across restarts and replicas, although the replicas see a change at different times,
-//! because the kubelet updates their volumes. The ConfigMap [`RECORD`] has the last number and its
-//! bundle, and is written by compare-and-swap. A replica reads the record first and then the
-//! source, the ConfigMap of the anchors. It writes only if both its own files, which it has
-//! verified with the issuer, and the source differ from the record in the same way. So a replica
-//! whose volume is late writes nothing, and one that writes has read a source at least as new as
-//! the record.
+//! A proxy refuses a bundle with a lower number than its anchors have, so the numbers must increase
+//! across restarts and replicas. The replicas see a change at different times, because the kubelet
+//! updates their volumes. The ConfigMap [`RECORD`] has the last number and its bundle, and is
+//! written by compare-and-swap. A replica reads the record first and then the source, the ConfigMap
+//! of the anchors. It writes only if both its own files, which it has verified with the issuer, and
+//! the source differ from the record in the same way. So a replica whose volume is late writes
+//! nothing, and one that writes has read a source at least as new as the record.
 //!
 //! Without an API server the service has one replica, and the time is the only record.
 //!
@@ -30,7 +29,7 @@ use crate::cluster::explain;
 /// Publishes the numbered anchors to the streams of proxies.
 pub(crate) struct Publisher {
     record: Option<Record>,
-    /// The anchors of the files of this process, with which its issuer was verified.
+    /// The anchors in the files of this process, which verified its issuer.
     verified: watch::Receiver<Arc<[u8]>>,
     bundles: watch::Sender<Option<Arc<TrustBundle>>>,
     /// The last problem. Only changes are logged.
@@ -44,7 +43,7 @@ pub(crate) struct Record {
     config_maps: Api<ConfigMap>,
 }
 
-/// What to do after reading both ConfigMaps.
+/// The next step after both ConfigMaps were read.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// Sends the bundle of the record.
@@ -225,7 +224,7 @@ impl Record {
     }
 }
 
-/// Decides how the anchors are numbered. `verified` are those of the files of this process.
+/// Decides how the anchors are numbered. `verified` are the anchors in the files of this process.
 fn step(recorded: &ConfigMap, source: &ConfigMap, verified: &str, now: SystemTime) -> Step {
     let last = read_record(recorded);
     let is_recorded = last.as_ref().is_some_and(|last| last.anchors == verified);

@@ -119,7 +119,7 @@ impl Reviewer for Validator {
 }
 
 fn is_being_deleted(review: &AdmissionRequest) -> bool {
-    /// What is read of an object.
+    /// The part of an object that is read.
     #[derive(Deserialize)]
     struct Object {
         metadata: Metadata,

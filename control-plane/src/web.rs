@@ -79,7 +79,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// The name in logs.
 const SERVER: &str = "dashboard";
 
-/// What the pages need. Definitions and taps are behind `dashboard.restrictPrivileges`.
+/// Returns the rights of the pages. Definitions and taps are behind `dashboard.restrictPrivileges`.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     let admission = "admissionregistration.k8s.io";
     let hooks = [

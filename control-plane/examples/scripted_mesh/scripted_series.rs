@@ -16,10 +16,10 @@ use tokio::net::TcpListener;
 /// A metric, the labels of a sample, and its value.
 type Series = (&'static str, &'static [(&'static str, &'static str)], f64);
 
-/// The certificates of both pods expire so many seconds after now.
+/// The seconds until the certificates of both pods expire.
 const VALID: f64 = 61_000.0;
 
-/// The addresses are those of the endpoints of the Service.
+/// The Service's endpoints have the same addresses.
 const SERIES: [Series; 12] = [
     (
         "mesh_agent_tier_info",

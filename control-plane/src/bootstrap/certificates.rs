@@ -50,7 +50,7 @@ pub(super) fn anchor(
     sign(|key| params.self_signed(key))
 }
 
-/// Generates an issuer signed by an anchor. Its lifetime is capped by that of the anchor.
+/// Generates an issuer signed by an anchor. The issuer expires no later than the anchor.
 pub(super) fn issuer(
     settings: &Settings,
     anchor: &CertificateAndKey,

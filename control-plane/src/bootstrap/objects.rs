@@ -42,7 +42,7 @@ const TLS: (&str, &str, &str) = ("tls.crt", "tls.key", "kubernetes.io/tls");
 const CREATED_BY: &str = "linkerd.io/created-by";
 const CREATOR: &str = "mesh-controller bootstrap";
 
-/// What creating and renewing the certificates needs.
+/// Returns the rights to create and renew the certificates.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     rights::all("", "secrets", &["create"])
         .chain(rights::all("", "configmaps", &["create"]))
@@ -66,8 +66,8 @@ impl Objects {
         }
     }
 
-    /// Reads the objects in reverse order of creation, so that an object is never read without
-    /// those it was created from while another Job creates them.
+    /// Reads the objects in reverse order of creation, so that an object is never read without the
+    /// objects that it was created from, even while another Job creates them.
     pub(super) async fn read(&self) -> Result<ExistingObjects, kube::Error> {
         let roots = self.config_maps.get_opt(ROOTS_CONFIG_MAP).await?;
         let issuer = self.secrets.get_opt(ISSUER_SECRET).await?;

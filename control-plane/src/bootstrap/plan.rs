@@ -132,7 +132,7 @@ fn is_due_for_renewal(certificate: &str, now: SystemTime) -> bool {
     })
 }
 
-/// Ignores whitespace, in which bundles differ.
+/// Ignores whitespace, because bundles differ in it.
 fn contains_certificate(bundle: &str, certificate: &str) -> bool {
     let squeeze = |text: &str| text.split_whitespace().collect::<String>();
     squeeze(bundle).contains(&squeeze(certificate))

@@ -41,7 +41,7 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// What writing events needs: repeated ones are patched.
+/// Returns the rights to write events. Repeated events are patched.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     rights::all("events.k8s.io", "events", &["create", "patch"])
 }
@@ -100,7 +100,7 @@ async fn write(
 ) {
     let limiter = RateLimiter::new(RATE);
     while let Some(event) = events.recv().await {
-        // This is the only task that waits, so the delay is never longer than that of one event.
+        // This is the only task that waits, so it never waits longer than for one event.
         limiter.acquire_within(Duration::from_secs(60)).await;
         let kube_event = Event {
             type_: match event.severity {

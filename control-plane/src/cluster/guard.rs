@@ -1,6 +1,7 @@
-//! A client that refuses what its process has no right to, as the API server does with the roles of
-//! the chart. Tests with scripted API servers, which authorize everything, thereby find calls whose
-//! right is missing in the list of the component, and the list is compared with the chart.
+//! A client that refuses requests that its process has no right to make, as the API server does
+//! with the roles of the chart. Tests with scripted API servers, which authorize everything,
+//! thereby find calls whose right is missing in the list of the component, and the list is compared
+//! with the chart.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! Leadership by a Lease: at most one replica writes at any time.
 //!
-//! No time of the Lease is compared with the own clock, because clocks of nodes differ. A candidate
-//! takes over when it has not seen the Lease change for as long as the holder declared; it measures
-//! that itself. A holder counts from before it sent its last successful renewal, which is earlier
-//! than any candidate can have seen it. Every write has the resource version of the Lease that was
-//! read, so that of two claims one fails.
+//! No time in the Lease is compared with the local clock, because clocks of nodes differ. A
+//! candidate takes over when it has not seen the Lease change for as long as the holder declared;
+//! it measures that itself. A holder counts from before it sent its last successful renewal, which
+//! is earlier than any candidate can have seen it. Every write has the resource version of the
+//! Lease that was read, so one of two claims fails.
 //!
 //! The Lease is compatible with Linkerd's (docs/adr/0144): its controllers honour
 //! `leaseDurationSeconds`, and their Leases are honoured here.
@@ -36,7 +36,7 @@ pub(crate) struct LeaseSettings {
     pub(crate) name: &'static str,
     /// The component of the control plane, a label of the Lease.
     pub(crate) component: &'static str,
-    /// The Deployment with which the Lease is deleted.
+    /// The name of the Deployment that owns the Lease, so that the Lease is deleted with it.
     pub(crate) deployment: String,
     /// The unique name of this process.
     pub(crate) claimant: String,
@@ -71,7 +71,8 @@ enum LeaseError {
     NoDeployment(String),
 }
 
-/// What holding the Lease needs. It is created by a patch, which the API server authorizes as both.
+/// Returns the rights to hold the Lease. A patch creates it; the API server authorizes this as
+/// create and as patch.
 pub(crate) fn rights(lease: &'static str, deployment: &'static str) -> impl Iterator<Item = Right> {
     let group = "coordination.k8s.io";
     rights::all(group, "leases", &["create"])
@@ -98,7 +99,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The maximum duration of one write of a status. A replica may write for 10 s after a renewal of
-/// its Lease, and renews it every 3 s: shorter than what remains then.
+/// its Lease, and renews it every 3 s. The maximum is less than the remaining 7 s.
 pub(crate) const MAX_WRITE_DURATION: Duration = Duration::from_secs(6);
 
 /// How long a write may continue after the drain has started before the Lease is released.
@@ -211,7 +212,7 @@ impl LeaseTask {
         }
     }
 
-    /// Returns the patch with which the claimant becomes or remains the holder.
+    /// Returns the patch that makes the claimant the holder, or keeps it the holder.
     fn claim(&self, claimant: &str) -> Value {
         let record = self.observation.as_ref().map(|it| it.record.clone());
         let record = record.unwrap_or_default();
@@ -249,7 +250,7 @@ impl LeaseTask {
                 }
                 Ok(RENEW_INTERVAL)
             }
-            // Another client has changed it; the next step reads what it is now.
+            // Another client has changed the Lease; the next step reads it again.
             Err(LeaseError::Request(kube::Error::Api(status))) if status.code == CONFLICT => {
                 Ok(Duration::from_millis(100))
             }

@@ -9,7 +9,7 @@ use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct Bootstrap {
-    /// Namespace of the control plane, in which the objects are created
+    /// Namespace of the control plane, where the objects are created
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
     /// Trust domain, the suffix of every identity; empty for --cluster-domain

@@ -7,7 +7,7 @@ use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct Heartbeat {
-    /// URL to which the report is sent, as the query of a GET request; http or https, without
+    /// URL that receives the report, as the query of a GET request; http or https, without
     /// credentials and query
     #[arg(long, value_name = "URL")]
     pub url: Receiver,

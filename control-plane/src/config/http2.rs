@@ -43,7 +43,7 @@ struct Internals {
     max_send_buf_size: Option<u32>,
 }
 
-/// `"10s"` in Protobuf's JSON or `{"seconds": 10}` in that of Go; charts write both.
+/// `"10s"` in Protobuf's JSON, or `{"seconds": 10}` in Go's; charts write both.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DurationJson {

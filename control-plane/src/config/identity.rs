@@ -50,7 +50,7 @@ pub struct Identity {
         default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
     )]
     pub trust_anchors: PathBuf,
-    /// Public key, in PEM, with which workload tokens are verified instead of by the API server
+    /// Public key, in PEM, that verifies workload tokens instead of the API server
     #[arg(long, value_name = "FILE", conflicts_with = "kubeconfig")]
     pub token_verify_key: Option<PathBuf>,
     /// Maximum number of requests per second to the API server

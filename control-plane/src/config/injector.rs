@@ -56,7 +56,7 @@ pub struct ProxyInjector {
         default_value = "linkerd-proxy-injector-webhook-config"
     )]
     pub webhook_config: String,
-    /// Service through which the API server calls the injector
+    /// Service of the injector, which the API server calls
     #[arg(long, value_name = "NAME", default_value = "linkerd-proxy-injector")]
     pub service_name: String,
     #[command(flatten)]

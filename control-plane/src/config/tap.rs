@@ -50,7 +50,7 @@ pub struct Tap {
     /// APIService of the tap API
     #[arg(long, value_name = "NAME", default_value = "v1alpha1.tap.linkerd.io")]
     pub api_service: String,
-    /// Service through which the API server calls the controller
+    /// Service of the controller, which the API server calls
     #[arg(long, value_name = "NAME", default_value = "tap")]
     pub service_name: String,
     #[command(flatten)]

@@ -46,7 +46,7 @@ pub struct TapInjector {
         default_value = "linkerd-tap-injector-webhook-config"
     )]
     pub webhook_config: String,
-    /// Service through which the API server calls the injector
+    /// Service of the injector, which the API server calls
     #[arg(long, value_name = "NAME", default_value = "tap-injector")]
     pub service_name: String,
     #[command(flatten)]

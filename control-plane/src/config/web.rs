@@ -54,7 +54,7 @@ pub struct Web {
     /// localhost and the names of the Service web in the namespace of the viz extension
     #[arg(long, value_name = "REGEX", value_parser = host_pattern, default_value = "")]
     pub enforced_host: HostPattern,
-    /// URL of a Grafana that the browsers of users reach, to which the pages link
+    /// URL of a Grafana that the browsers of users reach; the pages link to it
     #[arg(long, value_name = "URL", value_parser = external_url)]
     pub grafana_external_addr: Option<String>,
     /// Prefix of the uid of Grafana's dashboards in the links
@@ -65,10 +65,10 @@ pub struct Web {
         requires = "grafana_external_addr"
     )]
     pub grafana_prefix: String,
-    /// Do not show definitions of workloads, for which the dashboard needs get of their kinds
+    /// Do not show definitions of workloads; showing them needs the right to get their kinds
     #[arg(long)]
     pub hide_definitions: bool,
-    /// The API server is that of `meshctl local dashboard`: a local node has no webhooks and no
+    /// The API server belongs to `meshctl local dashboard`: a local node has no webhooks and no
     /// APIService to check
     #[arg(long)]
     pub local_node: bool,
@@ -149,7 +149,7 @@ impl Web {
         ))
     }
 
-    /// Returns the address of a flag, or that of the Service that is its default.
+    /// Returns the address of a flag, or by default the address of the Service.
     fn service(&self, addr: &ServiceAddr, name: &str, namespace: &str, port: u16) -> String {
         match &addr.0 {
             Some(addr) => addr.to_string(),

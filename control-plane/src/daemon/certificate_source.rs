@@ -1,4 +1,4 @@
-//! The certificate with which a controller serves the API server: read from a directory, or
+//! The certificate that a controller presents to the API server: read from a directory, or
 //! generated and renewed by the controller.
 
 use std::sync::Arc;

@@ -184,7 +184,7 @@ fn files(config: &Identity) -> Files {
     }
 }
 
-/// Exports the gauges that alerts use; that of the issuer is Linkerd's.
+/// Exports the gauges that alerts use. The issuer's gauge is Linkerd's.
 fn export_ttl(registry: &Registry, authority: &Arc<CertificateAuthority>) {
     let authority = authority.clone();
     registry.on_scrape(move |scrape| {

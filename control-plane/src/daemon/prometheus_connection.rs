@@ -6,8 +6,8 @@ use super::DaemonError;
 use crate::config::Prometheus;
 use crate::metrics_api::{CredentialFiles, PrometheusClient};
 
-/// Returns a client, which does not connect yet; `None` without a URL, so that there is nothing of
-/// what the controller queries.
+/// Returns a client, which does not connect yet; `None` without a URL. The log then says that
+/// `queried` is missing.
 pub(super) async fn connect(
     config: &Prometheus,
     queried: &str,

@@ -1,8 +1,8 @@
-//! What each controller may do at the API server. The roles of the charts grant the same: the test
-//! below compares them in both directions.
+//! The rights of each controller at the API server. The roles of the charts grant the same: the
+//! test below compares them in both directions.
 //!
-//! What watches, leases, certificates and events need is listed beside their code. Names of objects
-//! are those of an installation with the default namespaces.
+//! The rights of watches, leases, certificates and events are listed beside their code. Objects
+//! have the names of an installation with the default namespaces.
 
 use mesh_core::rights::{self, Right};
 

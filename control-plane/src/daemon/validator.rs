@@ -1,5 +1,5 @@
-//! The validating webhooks: that of the policy controller, which its process serves, and the
-//! ServiceProfile validator.
+//! The validating webhooks: the policy validator, which the process of the policy controller
+//! serves, and the ServiceProfile validator.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::web::{
     PolicyClient, Sources,
 };
 
-/// What the dashboard itself queries. The metrics API has statistics.
+/// The data that the dashboard itself queries. The metrics API has statistics.
 const QUERIED: &str = "certificates, redirection tiers and the load of endpoints";
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {

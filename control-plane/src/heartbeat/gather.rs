@@ -1,4 +1,4 @@
-//! Reads what the report has, from the API server and from Prometheus.
+//! Reads the values of the report from the API server and from Prometheus.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::metrics_api::PrometheusClient;
 /// The deadline of a request to the API server. They are sent at the same time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the report. What cannot be read is left out.
+/// Returns the report. Values that cannot be read are left out.
 pub(super) async fn report(
     client: &Client,
     prometheus: Option<&PrometheusClient>,
@@ -30,7 +30,7 @@ pub(super) async fn report(
     Report::new(&observations, figures)
 }
 
-/// What the report is gathered from.
+/// Returns the rights to read the objects that the report describes.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     rights::named("", "configmaps", &["get"], heartbeat::CONFIG)
         .chain(rights::all("", "namespaces", &["list"]))

@@ -41,8 +41,8 @@ impl CsrError {
     }
 }
 
-/// Validates a request for a certificate of `identity` and returns its key, of which the client has
-/// proved possession.
+/// Validates a request for a certificate of `identity` and returns its public key. The signature
+/// proves that the client has the private key.
 pub(super) fn check(der: &[u8], identity: &str) -> Result<SubjectPublicKeyInfo, CsrError> {
     if der.len() > MAX_LENGTH {
         return Err(CsrError::TooLong(der.len()));

@@ -1,6 +1,6 @@
 //! Kubernetes events of the identity service: on the ServiceAccount that got a certificate, and on
-//! the service's Deployment when its issuer changes. Reasons and objects are those of Linkerd, on
-//! which alerts exist. Without an API server nothing is recorded.
+//! the service's Deployment when its issuer changes. Reasons and objects are the same as Linkerd's,
+//! because alerts depend on them. Without an API server nothing is recorded.
 
 use std::time::{Duration, SystemTime};
 

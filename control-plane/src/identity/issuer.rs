@@ -18,9 +18,9 @@ use crate::certificate::{random_serial, read_key, system_time};
 /// Signs certificates of workloads.
 pub struct Issuer {
     signer: rcgen::Issuer<'static, KeyPair>,
-    /// The certificate of the issuer, followed by those above it, without trust anchors, each with
-    /// its end. Those that a proxy with the current anchors does not need, because it trusts one
-    /// below them, are for proxies with earlier anchors.
+    /// The certificate of the issuer, followed by the certificates above it, without trust anchors,
+    /// each with its end. Some are only for proxies with earlier anchors: a proxy with the current
+    /// anchors trusts a certificate below them.
     chain: Vec<(CertificateDer<'static>, SystemTime)>,
     validity: Validity,
     /// The earliest end of the certificates that a proxy with the current anchors needs, which caps
@@ -155,8 +155,8 @@ impl Issuer {
         self.anchors_not_after
     }
 
-    /// Returns the chain without what has expired, such as a certificate of the current anchor that
-    /// an earlier one signed.
+    /// Returns the chain without expired certificates, such as a certificate of the current anchor
+    /// that an earlier one signed.
     fn intermediates(&self, now: SystemTime) -> Vec<Vec<u8>> {
         let valid = self.chain.iter().filter(|(_, end)| *end > now);
         valid.map(|(der, _)| der.to_vec()).collect()

@@ -100,8 +100,8 @@ impl DestinationIndex {
         generation.send_modify(|count| *count = Arc::new(**count + 1));
     }
 
-    /// Returns the endpoints of a Service. A client on an unknown node gets those of a client
-    /// without node. Without IPv6, the family of the client makes no difference.
+    /// Returns the endpoints of a Service. A client on an unknown node gets the same endpoints as a
+    /// client without a node. Without IPv6, the family of the client makes no difference.
     pub fn endpoints(
         &mut self,
         mut key: EndpointsKey,
@@ -169,7 +169,7 @@ impl DestinationIndex {
     }
 }
 
-/// Whether the profile of a Service's endpoint may have changed, which is that of a pod.
+/// Whether the profile of a Service's endpoint may have changed. It is the profile of a pod.
 fn affects_instances(changes: &ChangeSet, service: &Name) -> bool {
     changes.affects_endpoints(service)
         || changes.namespaces.contains(&service.namespace)

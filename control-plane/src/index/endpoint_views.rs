@@ -17,7 +17,7 @@ use super::views::Views;
 #[derive(Debug, Default)]
 pub(super) struct EndpointViews {
     views: Views<EndpointsKey, Version<EndpointSet>>,
-    /// The current version of each selection, for new views. Those without a view are dropped.
+    /// The current version of each selection, for new views. Versions without a view are dropped.
     current: HashMap<Selection, Weak<Version<EndpointSet>>>,
 }
 
@@ -46,8 +46,8 @@ impl EndpointViews {
         receiver
     }
 
-    /// Recomputes the endpoints that changes of the store affect and publishes those that differ.
-    /// `at` is when the changes were reported.
+    /// Recomputes the endpoints that changes of the store affect, and publishes the sets that
+    /// differ. `at` is when the changes were reported.
     pub(super) fn refresh(
         &mut self,
         store: &Store,
@@ -77,7 +77,7 @@ impl EndpointViews {
                 after.clone()
             },
         );
-        // A stream may still hold an old version, so that those without a view must be removed.
+        // A stream may still hold an old version, so versions without a view must be removed.
         current.retain(|it, version| {
             !changes.affects_endpoints(&it.service) && version.strong_count() > 0
         });
@@ -90,7 +90,8 @@ impl EndpointViews {
     }
 }
 
-/// The number of selections from which those without a view are removed.
+/// Selections without a view are removed when all selections outnumber twice the views by more than
+/// this.
 const MIN_SELECTIONS: usize = 64;
 
 #[cfg(test)]

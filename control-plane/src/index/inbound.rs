@@ -144,8 +144,8 @@ fn rate_limit(store: &Store, settings: &PolicySettings, server: &Server) -> Opti
     })
 }
 
-/// Returns those of the routes that are attached to the Server, which replace the default ones;
-/// `None` if there are none.
+/// Returns the routes that are attached to the Server; `None` if there are none. They replace the
+/// default routes.
 fn attached_routes<'a, M: Clone + 'a>(
     store: &Store,
     settings: &PolicySettings,
@@ -203,7 +203,8 @@ fn inbound_filters<M>(rule: &model::Rule<M>, requests: RequestKind) -> Vec<Filte
     rule.filters.iter().filter(is_inbound).cloned().collect()
 }
 
-/// Linkerd uses these kinds in lower case, also in metrics, except that of rate limits.
+/// Linkerd writes these kinds in lower case, also in metrics. The kind of rate limits is an
+/// exception.
 fn policy_resource(kind: &str, name: &Name) -> Meta {
     resource("policy.linkerd.io", kind, name)
 }

@@ -1,4 +1,4 @@
-//! The objects of the metrics API, and which pods belong to which of them.
+//! The objects of the metrics API, and the pods that belong to each.
 //!
 //! A pod belongs to itself, its namespace, its owner, the owner of its ReplicaSet or Job, and the
 //! Services whose selector matches it.
@@ -13,7 +13,7 @@ use mesh_objects::model::{
 
 use crate::source::{Batch, Change};
 
-/// Objects sorted by namespace and name, so that those of a namespace are adjacent.
+/// Objects sorted by namespace and name, so that a namespace's objects are adjacent.
 type Table = BTreeMap<Name, Arc<ListedObject>>;
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub struct Selection<'a> {
 pub struct PodCounts {
     /// Pods that are pending or running.
     pub running: u64,
-    /// Those of them that belong to the mesh.
+    /// The pending or running pods that belong to the mesh.
     pub meshed: u64,
     pub failed: u64,
     /// The pods with container errors, at most [`MAX_PODS_WITH_ERRORS`].
@@ -227,8 +227,8 @@ impl Inventory {
         indirect.unwrap_or(direct).clone()
     }
 
-    /// Returns the pods of an object: itself, those in it, those that it selects or those that it
-    /// owns.
+    /// Returns the pods of an object: a pod itself, the pods in a namespace, the pods that a
+    /// Service selects, or the pods that the object owns.
     pub fn pods<'a>(
         &'a self,
         object: &'a ListedObject,
@@ -247,8 +247,8 @@ impl Inventory {
             .filter_map(|pod| Some((pod, pod.pod()?)))
     }
 
-    /// Returns the Services of an object: itself, those of a namespace, or those that select one of
-    /// its pods that has not terminated.
+    /// Returns the Services of an object: a Service itself, all Services of a namespace, or for any
+    /// other object the Services that select one of its pods. Terminated pods do not count.
     pub fn services<'a>(&'a self, object: &'a Arc<ListedObject>) -> Vec<&'a Arc<ListedObject>> {
         let namespace: &str = match object.kind {
             ListedKind::Service => return vec![object],

@@ -27,8 +27,8 @@ pub enum OutboundKey {
         service: Name,
         port: u16,
         client_namespace: Arc<str>,
-        /// The address by which the Service was looked up. The Service must have it, and its spec
-        /// must define the port.
+        /// The address that was looked up, if any. The Service must have it, and its spec must
+        /// define the port.
         address: Option<IpAddr>,
     },
     /// An address that no Service has. Its EgressNetwork is looked up again when one changes.

@@ -179,7 +179,7 @@ fn default_profile() -> Profile {
     }
 }
 
-/// Returns what a ServiceProfile says about a port of its destination.
+/// Returns the profile that a ServiceProfile describes for a port of its destination.
 fn written_profile(written: &ServiceProfile, port: u16) -> Profile {
     let Name { namespace, name } = &written.name;
     let kind = Kind::ServiceProfile;
@@ -253,8 +253,9 @@ fn pod_at(
     })
 }
 
-/// Returns the only pod for which `own` returns an address. A terminating pod keeps its address,
-/// and its proxy requires TLS, until its containers have terminated; other pods take precedence.
+/// Returns the pod if `own` returns an address for one pod only. A terminating pod keeps its
+/// address, and its proxy requires TLS, until its containers have terminated; other pods take
+/// precedence.
 fn unique_pod(
     store: &Store,
     addr: SocketAddr,

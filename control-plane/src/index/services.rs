@@ -24,7 +24,7 @@ pub struct EndpointsKey {
     pub family: Option<AddressFamily>,
 }
 
-/// What the endpoints of a Service's port are selected by. Clients on most nodes of a zone have the
+/// The key that selects the endpoints of a Service's port. Clients on most nodes of a zone have the
 /// same selection, and hence the same endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Selection {
@@ -41,7 +41,7 @@ pub(super) struct Selection {
 /// A snapshot of all endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointSet {
-    // Shared with the versions before, so that those that streams have sent cost little.
+    // Shared with earlier versions, so that the versions that streams have sent cost little.
     pub endpoints: BTreeMap<SocketAddr, Arc<ServiceEndpoint>>,
     /// The labels of the whole set.
     pub labels: BTreeMap<String, String>,
@@ -55,14 +55,14 @@ pub struct ServiceEndpoint {
     pub pod: Option<Name>,
 }
 
-/// The endpoints before a change, which those that it does not concern are taken from.
+/// The endpoints before a change. Endpoints that the change does not concern are reused.
 #[derive(Clone, Copy)]
 pub(super) struct Before<'a> {
     pub(super) set: &'a EndpointSet,
     pub(super) changes: &'a ChangeSet,
 }
 
-/// An address of a slice, with the objects by which it is selected.
+/// An address of a slice, with its entry in the slice and its pod.
 struct Candidate<'a> {
     addr: SocketAddr,
     source: &'a SliceEndpoint,
@@ -146,9 +146,9 @@ impl Before<'_> {
         }
     }
 
-    /// Whether an endpoint is that of the candidate, and no object has changed it. The zones may
-    /// have changed by the EndpointSlice, and are compared by the labels that have them. Changes of
-    /// pods do not affect Services of other namespaces.
+    /// Whether an endpoint is the candidate's, and no object has changed it. The EndpointSlice may
+    /// have changed the zones, so the labels with the zones are compared. Changes of pods do not
+    /// affect Services of other namespaces.
     fn is_current(
         &self,
         last: &ServiceEndpoint,

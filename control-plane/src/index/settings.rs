@@ -43,8 +43,7 @@ pub struct PolicySettings {
     pub allow_request_headers: bool,
 }
 
-/// Addresses from which a node connects to its pods. It depends on the network plugin which ones it
-/// uses.
+/// The source addresses of a node's connections to its pods. The network plugin determines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum NodeProbeSource {
     /// The addresses in the pod's status.

@@ -14,7 +14,7 @@ use mesh_objects::model::{
 
 use crate::source::Change;
 
-/// Objects sorted by namespace and name, so that those of a namespace are adjacent.
+/// Objects sorted by namespace and name, so that a namespace's objects are adjacent.
 type Table<T> = BTreeMap<Name, Arc<T>>;
 
 /// The objects of the cluster.
@@ -52,15 +52,15 @@ pub struct Store {
 #[derive(Debug, Default)]
 pub struct ChangeSet {
     pub pods: HashSet<Name>,
-    /// The namespaces in which an object other than a pod changed.
+    /// The namespaces of changed objects other than pods.
     pub namespaces: HashSet<Arc<str>>,
-    /// The Services of which the object, an EndpointSlice or a pod changed.
+    /// The Services that have changed, or that have a changed EndpointSlice or pod.
     services_of_endpoints: HashSet<Name>,
-    /// The namespaces in which another object changed that endpoints depend on, such as the Server
-    /// or the owner of a pod.
+    /// The namespaces of other changed objects that endpoints depend on, such as the Server or the
+    /// owner of a pod.
     namespaces_of_endpoints: HashSet<Arc<str>>,
     pub servers: HashSet<Name>,
-    /// Whether a node or an authentication changed, to which objects of all namespaces refer.
+    /// Whether a node or an authentication changed. Objects of all namespaces refer to these.
     pub shared: bool,
     /// Whether a Service changed, which may be a backend or a target in any namespace.
     pub services: bool,
@@ -435,8 +435,8 @@ impl Store {
         in_namespace(&self.egress_networks, namespace)
     }
 
-    /// Returns whether any Server makes a port of the pod opaque, regardless of which Server
-    /// applies to policies.
+    /// Returns whether any Server makes a port of the pod opaque, even if policies use another
+    /// Server.
     pub(super) fn is_opaque_by_server(&self, pod: &PodRecord, port: u16) -> bool {
         self.servers_in(&pod.name.namespace)
             .any(|server| server.protocol == Protocol::Opaque && server.selects(pod.into(), port))

@@ -14,8 +14,8 @@ pub type Messages = Arc<[Bytes]>;
 
 /// A version of a watched value.
 ///
-/// What its readers send is encoded once for all that have sent the same value before, and dropped
-/// when the next version is published.
+/// Messages are encoded once for all readers that have sent the same value before, and dropped when
+/// the next version is published.
 #[derive(Debug)]
 pub struct Version<V> {
     value: Arc<V>,
@@ -34,8 +34,8 @@ struct Prepared<V> {
     messages: Arc<OnceLock<Messages>>,
 }
 
-/// Most earlier values for which messages are kept. Nearly all readers have sent nothing or the
-/// version before; under load many skip the same versions.
+/// The maximum number of earlier values whose messages are kept. Nearly all readers have sent
+/// nothing or the previous version; under load many skip the same versions.
 const MAX_PREPARED: usize = 4;
 
 impl<V> Version<V> {
@@ -48,7 +48,7 @@ impl<V> Version<V> {
         }
     }
 
-    /// A value that has changed by what was reported at this time.
+    /// A value that follows from a change reported at this time.
     pub(super) fn changed(value: V, at: Instant) -> Self {
         Self {
             changed_at: Some(at),
@@ -62,7 +62,8 @@ impl<V> Version<V> {
         self.changed_at
     }
 
-    /// Returns the value, which a reader keeps as what it has sent. It does not keep the messages.
+    /// Returns the value. A reader keeps it to know what it has sent; this does not keep the
+    /// messages in memory.
     pub fn value(&self) -> &Arc<V> {
         &self.value
     }

@@ -12,7 +12,7 @@ pub(super) struct Views<K, V> {
     // gRPC streams have the receivers. A watch channel only has the current value, so a slow reader
     // does not block others and skips outdated values.
     senders: HashMap<K, watch::Sender<Arc<V>>>,
-    /// The number of values at which those without receiver are removed.
+    /// Values without a receiver are removed at this number of values.
     sweep_at: usize,
 }
 
@@ -29,9 +29,10 @@ impl<K, V> Default for Views<K, V> {
 }
 
 impl<K: Eq + Hash, V> Views<K, V> {
-    /// Watches a value. `compute` returns the current one, and is not called if there is a view,
-    /// which has been kept current. There are at most twice as many values as had receivers at the
-    /// last sweep, even if clients connect and disconnect while no object changes.
+    /// Watches a value. `compute` returns the current one. It is not called if there is a view,
+    /// because views are kept current. The number of values is at most twice the number that had
+    /// receivers at the last sweep, or `MIN_SWEEP`, even if clients connect and disconnect while no
+    /// object changes.
     pub(super) fn watch(
         &mut self,
         key: K,
@@ -80,7 +81,7 @@ impl<K: Eq + Hash, V> Views<K, V> {
 }
 
 impl<K: Eq + Hash, V: PartialEq> Views<K, V> {
-    /// Recomputes the affected values and publishes those that changed. If `compute` returns
+    /// Recomputes the affected values and publishes the values that changed. If `compute` returns
     /// `None`, the last value stays.
     pub(super) fn refresh(
         &mut self,

@@ -142,12 +142,12 @@ impl NamespaceCache {
     }
 }
 
-/// What the caches of a namespace's metadata need.
+/// Returns the rights of the caches of namespaces' metadata.
 pub(crate) fn namespace_rights() -> impl Iterator<Item = Right> {
     rights::all("", "namespaces", &["get", "list", "watch"])
 }
 
-/// What all caches need.
+/// Returns the rights of all caches.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     let read = &["get", "list", "watch"];
     namespace_rights()

@@ -1,8 +1,7 @@
 //! The metrics of proxies, scraped by this process, where there is no Prometheus.
 //!
 //! Every proxy is scraped each [`INTERVAL`]. The samples of the last [`RETENTION`] of the metrics
-//! that queries are about are kept. Results are those that Prometheus computes from the same
-//! samples.
+//! that queries are about are kept. Prometheus computes the same results from the same samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -107,14 +106,14 @@ const RETENTION: Duration = Duration::from_secs(300);
 /// The deadline of a scrape. A proxy responds within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a connection waits for the next scrape, of which only one at a time is made of a proxy.
-/// The connection to a pod that has gone is closed then.
+/// How long a connection waits for the next scrape. A proxy has one scrape at a time. After this
+/// time, the connection to a pod that has gone is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Proxies that are scraped at the same time.
 const CONCURRENT: usize = 16;
 
-/// Proxies that are scraped. A local node has addresses for so many pods.
+/// Proxies that are scraped. A local node has addresses for the same number of pods.
 const MAX_PROXIES: usize = 256;
 
 /// The size of a response. A proxy with 10,000 series sends 4 MiB.
@@ -233,7 +232,7 @@ impl ProxyMetrics {
     }
 
     async fn scrape(&self, target: &Target) -> Result<(), ScrapeError> {
-        // As in Prometheus, the time of a sample is that of the request.
+        // As in Prometheus, a sample has the time of the request.
         let time = self.0.clock.now();
         let result = timeout(TIMEOUT, self.fetch(target)).await;
         let result = result.unwrap_or(Err(ScrapeError::Timeout));

@@ -19,7 +19,7 @@ pub struct Query {
     pub by: Grouping,
 }
 
-/// What is computed from the series of each group.
+/// A function of the series of each group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Function {
     /// The sum of a gauge.
@@ -74,7 +74,7 @@ pub(super) enum Matcher {
     NotEmpty,
 }
 
-/// The labels by which the series of a result are grouped.
+/// The labels that group the series of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grouping(pub Vec<String>);
 
@@ -132,7 +132,7 @@ impl Family {
         Self::RedirectionTier,
     ];
 
-    /// Returns the name of the series: of a histogram, those of its buckets.
+    /// Returns the name of the series; for a histogram, the name of its buckets.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Responses => "response_total",
@@ -227,7 +227,7 @@ impl Grouping {
         Self(labels.iter().map(|label| (*label).to_owned()).collect())
     }
 
-    /// Returns the labels with further ones after them.
+    /// Returns these labels followed by further labels.
     #[must_use]
     pub fn and(&self, labels: &[&str]) -> Self {
         let Self(further) = Self::of(labels);
@@ -281,7 +281,7 @@ impl fmt::Display for TimeWindow {
     }
 }
 
-/// Escapes what has a meaning in regular expressions.
+/// Escapes characters that have a meaning in regular expressions.
 pub fn quote_regex(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len());
     for c in text.chars() {

@@ -84,8 +84,8 @@ impl Authority {
     }
 }
 
-/// Returns whether the name is that of a host outside the cluster. The DNS search path of a pod
-/// completes a name without dots and one that ends in `svc` to names of the cluster.
+/// Returns whether the name belongs to a host outside the cluster. The DNS search path of a pod
+/// completes names without dots, and names that end in `svc`, to names of the cluster.
 fn is_external(host: &str, domain: &str) -> bool {
     let is_label = |label: &str| {
         let bytes = label.as_bytes();

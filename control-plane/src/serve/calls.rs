@@ -22,7 +22,7 @@ pub struct Calls {
     streams: Arc<StreamLimit>,
 }
 
-/// Buckets of the lag of updates: from what a batch collects to what proxies notice.
+/// Buckets of the lag of updates, from the duration of a batch to a delay that proxies notice.
 const LAG_SECONDS: &[f64] = &[
     0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];

@@ -90,7 +90,7 @@ enum Failure {
 /// The objects of a table. A row has some 200 bytes, and clients accept 4 MiB.
 const MAX_OBJECTS: usize = 10_000;
 
-/// The objects of TopRoutes, each of which has queries of its own.
+/// The objects of TopRoutes. Each has its own queries.
 const MAX_ROUTE_OBJECTS: usize = 500;
 
 /// The objects of TopRoutes whose queries run concurrently.

@@ -1,9 +1,10 @@
 //! The limit of the open streams of all services, and its division among clients. It bounds the
 //! values in the index, which are only kept while a stream watches them.
 //!
-//! Any client may use what others do not. When all streams are in use, a client that has fewer than
-//! the one with the most takes one of them, so that the shares become equal. The pods of an
-//! identity divide its share in the same way. No client waits for another, and none keeps it out.
+//! Any client may use the streams that others do not use. When all streams are in use, a client
+//! with fewer streams than the largest client takes one of the largest client's, so that the shares
+//! become equal. The pods of an identity divide its share in the same way. No client waits for
+//! another, and none keeps it out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -46,18 +47,18 @@ struct OpenStreams {
 #[derive(Debug, Default)]
 struct ClientStreams {
     all: usize,
-    /// Streams that others have taken and that have not ended, such as those of a client that does
-    /// not read. With as many as the limit, the client opens no others.
+    /// Streams that others have taken and that have not ended, for example because the client does
+    /// not read. When their number reaches the limit, the client opens no others.
     ending: usize,
     pods: HashMap<Arc<str>, PodStreams>,
     by_size: BySize,
 }
 
-/// The streams of a pod in the order in which they were opened.
+/// The streams of a pod by number, the oldest first.
 type PodStreams = BTreeMap<u64, Arc<Notify>>;
 
-/// The names of those that have streams, in the order of how many they have. A client may name a
-/// pod for each stream, and each call at the limit looks for the largest under the lock.
+/// The names of clients or pods with streams, in the order of their number of streams. A client may
+/// name a pod for each stream, and each call at the limit looks for the largest under the lock.
 #[derive(Debug, Default)]
 struct BySize(BTreeSet<(usize, Arc<str>)>);
 
@@ -91,8 +92,8 @@ impl StreamLimit {
         })
     }
 
-    /// Adds a stream of a client, empty for clients without identity, which count as one. `pod` is
-    /// what the client says, so that it only divides the share of its own identity.
+    /// Adds a stream of a client, empty for clients without identity, which count as one. The
+    /// client chooses `pod`, so it only divides the share of its own identity.
     pub(super) fn acquire(
         self: &Arc<Self>,
         client: &str,
@@ -150,7 +151,8 @@ impl StreamLimit {
 }
 
 impl OpenStreams {
-    /// Takes a stream from who has more than the client will have. Returns whether it did.
+    /// Takes a stream from the largest client, or from the largest pod of the same client, if it
+    /// has more than the requester will have. Returns whether it did.
     fn make_room(&mut self, client: &str, pod: &str) -> bool {
         let own = self.clients.get(client);
         let own_all = own.map_or(0, |streams| streams.all);
@@ -319,7 +321,7 @@ mod tests {
         assert_eq!(kept, [4, 2, 2], "others lose nothing");
     }
 
-    /// The order of those that have streams is kept with each change.
+    /// The order by number of streams is kept with each change.
     #[test]
     fn order_by_size_is_the_one_of_the_streams() {
         let limit = StreamLimit::new(30);

@@ -71,7 +71,7 @@ impl TrustAnchors for TrustAnchorsService {
         &self,
         request: Request<WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        // The request does not name the pod: those of one identity share its streams.
+        // The request does not name the pod: all pods of an identity share its streams.
         let stream = self.watch.count(self.watch.open(&request, ""))?;
         let watching = Watching {
             bundles: self.bundles.clone(),

@@ -97,7 +97,7 @@ impl<V: Dated, M, F: FnMut(&Arc<V>) -> Step<M>> UpdateState<V, M, F> {
                 }
             }
             let value = self.values.borrow_and_update().clone();
-            // What a new stream gets first may have changed long ago.
+            // The first value of a new stream may have changed long ago.
             self.changed_at = value.changed_at().filter(|_| is_change);
             match (self.step)(&value) {
                 Step::Send(messages) => self.queue.extend(messages),

@@ -1,4 +1,4 @@
-//! Manifests: texts of YAML documents, each of which is an object.
+//! Manifests: texts of YAML documents, one object each.
 //!
 //! Documents are separated before they are parsed, so that an invalid one does not affect the
 //! others.
@@ -201,8 +201,8 @@ mod tests {
             .collect()
     }
 
-    /// What the validating webhook admits must have an effect, so that the corpus of its verdicts
-    /// is read here. Routes of the Gateway API may be for other controllers.
+    /// Objects that the validating webhook admits must have an effect, so this test reads the
+    /// corpus of its verdicts. Routes of the Gateway API may be for other controllers.
     #[test]
     fn admitted_policies_and_profiles_are_converted() {
         use serde_json::{Value, json};

@@ -33,7 +33,7 @@ pub(crate) struct ReportedKey {
 #[derive(Clone, Debug, Default)]
 struct Claims(Arc<HashMap<ParentKey, Vec<Claimant>>>);
 
-/// A parent as in a reference: routes for all ports do not conflict with those for one port.
+/// A parent as in a reference: routes for all ports do not conflict with routes for one port.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ParentKey {
     egress: bool,

@@ -55,8 +55,8 @@ pub(crate) fn patch(
     }))
 }
 
-/// Returns the entries of other controllers, and those of this one in their places. Entries of this
-/// controller for parents that the route no longer references are removed.
+/// Returns the existing entries in their order: other controllers' as they are, this controller's
+/// updated, or removed if the route no longer references the parent. New entries follow.
 fn merge_parents(
     object: &ReportedObject,
     existing: &[Value],

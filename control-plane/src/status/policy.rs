@@ -43,7 +43,7 @@ pub(super) fn rate_limit(
         );
         return refuse(NO_MATCHING_TARGET, message);
     }
-    // Those that have no effect do not count.
+    // Policies that have no effect do not count.
     let others = objects.reported.values().filter(|other| {
         other.kind == ReportedKind::RateLimitPolicy
             && other.name.namespace == object.name.namespace

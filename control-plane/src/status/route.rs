@@ -1,8 +1,8 @@
 //! The status of a route: for each parent, whether it accepts the route, and whether the backends
 //! of the route exist.
 //!
-//! These are the decisions by which the index attaches routes. A route that is not accepted has no
-//! effect on the parent; a backend that is not resolved fails its share of the requests.
+//! The index attaches routes by the same decisions. A route that is not accepted has no effect on
+//! the parent; a backend that is not resolved fails its share of the requests.
 
 use mesh_objects::model::{
     BackendKind, Name, ParentKind, ParentRef, ReportedBackend, ReportedObject, ReportedRoute,
@@ -108,7 +108,7 @@ fn resolved_refs(objects: &StatusObjects, route: &ReportedRoute, parent: &Parent
     unresolved.unwrap_or_else(|| Condition::positive(RESOLVED_REFS))
 }
 
-/// Returns why requests to a backend fail. A backend without namespace is in that of the parent.
+/// Returns why requests to a backend fail. A backend without a namespace is in the parent's.
 fn unresolved(
     objects: &StatusObjects,
     backend: &ReportedBackend,

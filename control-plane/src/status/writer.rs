@@ -5,9 +5,9 @@
 //!   every 10 s ─────────┴▶ reconcile: which objects differ ──▶ queue of names ──▶ patch each
 //! ```
 //!
-//! The queue has names, and a patch is computed when it is sent, so that it is always that of the
-//! current objects. A patch that another client's change made obsolete fails, and the watch brings
-//! the change.
+//! The queue has names. A patch is computed when it is sent, so it always follows from the current
+//! objects. A patch fails if another client's change made it obsolete, and the watch brings the
+//! change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ struct Attempt {
     refusals: u32,
 }
 
-/// What became of a patch.
+/// The outcome of a patch.
 enum Outcome {
     Written,
     /// The object has changed or is gone.

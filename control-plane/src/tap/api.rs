@@ -77,8 +77,8 @@ pub(crate) const MAX_TAPS: usize = 64;
 /// A request has at most 100 conditions.
 const MAX_REQUEST: usize = 64 << 10;
 
-/// Events of all pods that the client has not read; further ones wait in the proxies, which drop
-/// what is too much.
+/// Events of all pods that the client has not read. Further events wait in the proxies, which drop
+/// the excess.
 const MAX_QUEUED: usize = 1_000;
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -260,7 +260,7 @@ fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-/// Responds to the requests by which API servers and `kubectl` learn what there is.
+/// Responds to the discovery requests of API servers and `kubectl`.
 fn discovery(path: &str) -> Option<Response<Body>> {
     let group_version = json!({"groupVersion": format!("{GROUP}/{VERSION}"), "version": VERSION});
     let group = json!({

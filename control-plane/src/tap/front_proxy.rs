@@ -23,7 +23,7 @@ use super::request::{Target, resource};
 pub(crate) struct FrontProxy {
     /// The authorities of its certificate.
     pub(crate) authorities: Vec<CertificateDer<'static>>,
-    /// The names of which its certificate must have one; any if there are none.
+    /// Its certificate must have one of these names; if there are none, it may have any.
     allowed_names: Vec<String>,
     username_headers: Vec<String>,
     group_headers: Vec<String>,
@@ -202,7 +202,8 @@ fn texts(headers: &HeaderMap, name: &str) -> impl Iterator<Item = String> {
     values.filter_map(|value| Some(value.to_str().ok()?.to_owned()))
 }
 
-/// What is not percent encoding, or not UTF-8 when decoded, stays as it is.
+/// Decodes percent encoding. Malformed escapes stay as they are, and so does the whole text if the
+/// result is not UTF-8.
 fn percent_decoded(text: &str) -> String {
     let mut decoded = Vec::new();
     let mut rest = text.as_bytes();

@@ -17,13 +17,13 @@ pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The header by which this pod's proxy requires the identity of the tapped one.
+/// This header makes the proxy of this pod require the identity of the tapped proxy.
 const REQUIRE_ID: &str = "l5d-require-id";
 
 /// An event has at most 16 KiB of header fields, and a path.
 const MAX_EVENT: usize = 256 << 10;
 
-/// A subscription that fails so often in a row ends: the pod has gone.
+/// A subscription ends after this number of consecutive failures: the pod has gone.
 const MAX_FAILURES: usize = 3;
 
 /// Sends the events of a pod's proxy until the observer is gone. `request` limits the requests of

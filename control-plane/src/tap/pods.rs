@@ -21,7 +21,7 @@ pub(crate) struct TappedPod {
     pub(crate) identity: String,
 }
 
-/// What the identities and addresses of proxies are made of.
+/// The parts of the identities and addresses of proxies.
 #[derive(Clone, Debug)]
 pub(crate) struct MeshNames {
     pub(crate) control_namespace: String,

@@ -1,4 +1,4 @@
-//! What a tap request asks for: its path, its target and its conditions.
+//! The content of a tap request: its path, its target and its conditions.
 
 use std::fmt;
 
@@ -163,7 +163,7 @@ impl TapQuery {
         })
     }
 
-    /// Returns the requests per second of each of so many pods, at least one.
+    /// Returns each pod's share of the requests per second, at least one.
     pub(crate) fn rps_per_pod(&self, pods: usize) -> u32 {
         tap_request::rps_per_pod(self.max_rps, pods)
     }

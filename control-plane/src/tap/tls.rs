@@ -1,5 +1,5 @@
-//! Which clients of the tap API are verified: those with a certificate of the API server's front
-//! proxy. A client without a certificate may connect, but not tap.
+//! Verifies clients of the tap API by a certificate of the API server's front proxy. A client
+//! without a certificate may connect, but not tap.
 
 use std::sync::Arc;
 

@@ -60,7 +60,8 @@ impl Dashboard {
         response
     }
 
-    /// Refuses what does not come from a user of the dashboard, or would change something.
+    /// Refuses a request that does not come from a user of the dashboard, or would change
+    /// something.
     fn check(&self, request: &Request<Incoming>) -> Result<(), (StatusCode, String)> {
         let host = check_host(request.uri(), request.headers(), &self.hosts);
         let host = host.map_err(|refusal| {

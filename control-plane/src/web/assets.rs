@@ -26,7 +26,7 @@ struct Asset {
     gzip: Bytes,
 }
 
-/// What `npm run build` in `control-plane/web` writes.
+/// The files that `npm run build` in `control-plane/web` writes.
 const FILES: [(&str, &str, &[u8]); 4] = [
     (
         INDEX,
@@ -52,8 +52,8 @@ const FILES: [(&str, &str, &[u8]); 4] = [
 
 const INDEX: &str = "/index.html";
 
-/// Paths of the page, and the beginnings of further ones, as in Linkerd's dashboard. The page shows
-/// what the path names.
+/// Paths of the page and prefixes of further paths, as in Linkerd's dashboard. The page shows the
+/// object that the path names.
 const PAGES: [&str; 8] = [
     "/controlplane",
     "/extensions",
@@ -142,7 +142,7 @@ pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    /// The compressed size of what a browser loads before the page shows something.
+    /// The compressed size of the files that a browser loads before the page shows something.
     const MAX_START: usize = 120 << 10;
 
     fn headers(name: http::header::HeaderName, value: &str) -> HeaderMap {

@@ -1,7 +1,7 @@
 //! `/api/check`: whether the mesh works, as far as the dashboard can see it.
 //!
-//! Categories and fields are those of Linkerd's dashboard. `meshctl check` has more checks, which
-//! need rights that a page without authentication must not have.
+//! The response has the categories and fields of Linkerd's dashboard. `meshctl check` has more
+//! checks. They need rights that a page without authentication must not have.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) struct Checker {
     last: Mutex<Option<(Instant, Value)>>,
 }
 
-/// A result is returned again for so long.
+/// A result is reused for this time.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The pods of one namespace that are read.
@@ -88,7 +88,7 @@ impl Checker {
         rows
     }
 
-    /// Returns what the metrics API knows.
+    /// Returns the checks that the metrics API answers.
     async fn viz_rows(&self) -> Vec<Row> {
         let (checks, pods) = tokio::join!(self.ask("self-check"), self.ask("pods"));
         let mut rows = rows::self_checks(&checks);

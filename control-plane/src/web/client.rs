@@ -31,8 +31,8 @@ pub(crate) struct Failure {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The metrics API waits at most 10 s for its turn, and Prometheus' default timeout is 2 minutes,
-/// by which a viewer has left.
+/// The metrics API waits at most 10 s for its turn. Prometheus' default timeout is 2 minutes, but a
+/// viewer leaves earlier.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Tables have at most 10,000 rows.

@@ -1,5 +1,4 @@
-//! `/api/endpoints`: the endpoints of a Service, each with its load: what the clients in the mesh
-//! send to it.
+//! `/api/endpoints`: the endpoints of a Service, each with its load from clients in the mesh.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,7 @@ struct Slices {
     are_all: bool,
 }
 
-/// What clients send to each IP address.
+/// The load of each IP address.
 type Loads = BTreeMap<String, Stats>;
 
 /// A slice has at most 1,000 endpoints, by default 100.

@@ -1,4 +1,4 @@
-//! How many streams and taps are open, and what the dashboard counts.
+//! The limits of open streams and taps, and the counters of the dashboard.
 
 use std::sync::Arc;
 

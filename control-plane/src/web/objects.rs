@@ -25,14 +25,14 @@ const KINDS: [(&str, &str, &str); 8] = [
     ("statefulset", "/apis/apps/v1", "statefulsets"),
 ];
 
-/// What is written instead of a value that may be a secret.
+/// Replaces a value that may be a secret.
 const REDACTED: &str = "REDACTED";
 
 /// The lists of `name` and `value` in pod templates whose values may be secrets: environment
 /// variables, and the header fields of probes and hooks.
 const SECRET_LISTS: [&str; 2] = ["env", "httpHeaders"];
 
-/// The ends of the names of annotations in which tools keep the whole object as it was applied:
+/// Suffixes of the names of annotations where tools keep the whole object as it was applied:
 /// kubectl (`kubectl.kubernetes.io/last-applied-configuration`), kapp, Rancher's
 /// `objectset.rio.cattle.io/applied` and others.
 const APPLIED: [&str; 4] = [

@@ -1,4 +1,4 @@
-//! The pods of a workload or a Service, for what is shown about each of them.
+//! The pods of a workload or a Service, for the pages that show each of them.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::StatusCode;
@@ -18,7 +18,7 @@ pub(super) struct PodsOf {
     /// Running ones first, then by name. Terminated pods and those that have gone in the meantime
     /// are left out.
     pub(super) pods: Vec<Pod>,
-    /// How many further pods there are, terminated ones among them.
+    /// The number of further pods, including terminated ones.
     pub(super) omitted: usize,
 }
 

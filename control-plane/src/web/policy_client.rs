@@ -1,5 +1,5 @@
-//! The client of the policy controller, over the API by which proxies learn the policies of their
-//! ports. It is the same answer that the proxies enforce, and it takes no rights to read objects.
+//! The client of the policy controller. It calls the API that tells proxies the policies of their
+//! ports. So it gets the answer that the proxies enforce, and needs no rights to read objects.
 
 use http::StatusCode;
 use mesh_api::grpc::{Channel, TransportError};

@@ -21,7 +21,7 @@ use super::pods::{self, PodsOf, pods_of};
 use super::sources::{Place, Sources};
 use crate::metrics_api::{Family, Grouping, Matchers, Query, Sample, SourceError, quote_regex};
 
-/// What metrics say about proxies and nodes.
+/// The values of metrics of proxies and nodes.
 #[derive(Debug, Default, PartialEq)]
 struct Measured {
     /// By pod, in seconds since 1970.

@@ -1,6 +1,6 @@
 //! Requests to the JSON API, most of them as messages to the metrics API.
 //!
-//! Names, defaults and conditions of parameters are those of Linkerd's dashboard.
+//! Parameters have the names, defaults and conditions of Linkerd's dashboard.
 
 use std::collections::HashMap;
 
@@ -36,11 +36,11 @@ pub(crate) enum MetricsQuery {
 pub(crate) enum WorkloadQuery {
     Policies(Resource),
     Proxies(Resource),
-    /// Of a Service.
+    /// The endpoints of a Service.
     Endpoints(Resource),
 }
 
-/// The parameters of a URL's query. Of a repeated one, the first counts.
+/// The parameters of a URL's query. The first value of a repeated parameter counts.
 #[derive(Debug, Default)]
 pub(crate) struct Params(HashMap<String, String>);
 
@@ -131,8 +131,8 @@ impl Params {
         or(self.get("namespace"), DEFAULT_NAMESPACE)
     }
 
-    /// Returns the peer that `prefix` begins the parameters of, if there is one. What it lacks is
-    /// that of the selected resource.
+    /// Returns the peer that the parameters with `prefix` describe, if there are any. Without its
+    /// own type or namespace it has the selected resource's.
     fn peer(&self, prefix: &str, selected: &Resource) -> Result<Option<Resource>, String> {
         let value = |name: &str| self.get(&format!("{prefix}_{name}"));
         let (name, kind, namespace) = (value("name"), value("type"), value("namespace"));

@@ -1,4 +1,4 @@
-//! What protects users of the dashboard from pages of other origins.
+//! Protects users of the dashboard from pages of other origins.
 //!
 //! The Host header must match a pattern: a page whose name is made to resolve to this address (DNS
 //! rebinding) sends its own name. Requests to the API must come from the dashboard's own pages, or

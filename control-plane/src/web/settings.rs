@@ -1,8 +1,8 @@
-//! What the page has to know of the flags.
+//! The flags that the page has to know.
 
 use serde_json::{Value, json};
 
-/// What the page shows of the flags.
+/// The values of flags that the page shows.
 #[derive(Clone, Debug)]
 pub(crate) struct PageSettings {
     pub(crate) controller_namespace: String,

@@ -1,5 +1,5 @@
-//! What the questions of pages are asked of: the metrics API for statistics, and for what it does
-//! not have the policy controller, the API server, and Prometheus or scrapes of the proxies.
+//! The sources that answer the questions of pages: the metrics API for statistics; for other data
+//! the policy controller, the API server, and Prometheus or scrapes of the proxies.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) enum Place {
 }
 
 impl Sources {
-    /// Returns what metrics are queried from, or why there is nothing.
+    /// Returns the source of metrics, or why there is none.
     pub(super) fn queried(&self) -> Result<&MetricsSource, String> {
         self.queried.as_deref().ok_or_else(|| {
             "the dashboard has no Prometheus: --prometheus-url (value prometheusUrl or prometheus.enabled) is not set"

@@ -41,11 +41,11 @@ pub(crate) enum Compresses {
 /// The questions of one stream.
 pub(crate) const MAX_QUERIES: usize = 16;
 
-/// The interval of comments, by which proxies in between keep an idle stream open and a viewer that
-/// has gone is noticed.
+/// The interval of comments. They make proxies in between keep an idle stream open, and show
+/// whether the viewer has gone.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Sent first: a browser reconnects after so many milliseconds.
+/// Sent first: a browser reconnects after 2,000 ms.
 const OPENING: &str = "retry: 2000\n\n";
 
 impl Updates {

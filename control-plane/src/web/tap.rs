@@ -1,8 +1,8 @@
 //! Taps: a WebSocket whose first message is the request, and whose further messages are events.
 //!
 //! The events come from the tap API through the API server, which authorizes this ServiceAccount.
-//! They are read as they arrive; what a slow viewer has not read when its queue is full is dropped
-//! and counted, so that it never slows the tapped proxies.
+//! They are read as they arrive. When the queue of a slow viewer is full, further events are
+//! dropped and counted, so that it never slows the tapped proxies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,10 +86,10 @@ const MAX_ERROR: usize = 16 << 10;
 /// An event has at most 16 KiB of header fields, a path and labels.
 const MAX_FRAME: u32 = 256 << 10;
 
-/// The payload of a close frame has at most 125 bytes, of which the code takes two.
+/// The payload of a close frame has at most 125 bytes. The code takes two of them.
 const MAX_REASON: usize = 123;
 
-/// The interval of pings, by which proxies in between keep an idle connection open.
+/// The interval of pings, which make proxies in between keep an idle connection open.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 
 impl TapSession {
@@ -305,7 +305,7 @@ impl Drop for Events {
     }
 }
 
-/// Reads events until the tap ends, and counts those for which the queue has no room.
+/// Reads events until the tap ends, and counts the events that do not fit into the queue.
 async fn read_events(
     body: Body,
     queue: mpsc::Sender<TapEvent>,

@@ -27,7 +27,7 @@ type Source = (String, String, String);
 /// The statistics by destination: namespace and name.
 type Destinations = BTreeMap<(String, String), Statistics>;
 
-/// Of requests and of connections.
+/// The statistics of requests, and of connections.
 type Statistics = (Option<BasicStats>, Option<TcpStats>);
 
 /// The objects whose outgoing requests are asked about. A larger graph cannot be read.

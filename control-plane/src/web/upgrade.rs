@@ -32,7 +32,7 @@ pub(super) fn accept(headers: &HeaderMap) -> Result<Response<Body>, &'static str
     Ok(response)
 }
 
-/// Adds what a client has to ask for.
+/// Adds the headers that name the protocol and version to request.
 pub(super) fn advertise(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, WEBSOCKET);
     headers.insert(SEC_WEBSOCKET_VERSION, VERSION);

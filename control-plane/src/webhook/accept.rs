@@ -16,8 +16,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The delay after a failed accept, probably for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Spawns what serves each connection, at most `max` at a time; further connections wait in the
-/// kernel's accept queue. A connection for which there is nothing is closed.
+/// Spawns the future that `serve` returns for each connection, at most `max` at a time; further
+/// connections wait in the kernel's accept queue. If `serve` returns `None`, it has closed the
+/// connection.
 pub(crate) async fn accept<F>(
     listener: TcpListener,
     max: usize,

@@ -45,7 +45,7 @@ mod repair;
 
 pub(crate) use self::repair::RepairReporter;
 
-/// The object by which the API server knows this server and its CA.
+/// The object that tells the API server of this server and its CA.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) kind: RegistrationKind,
@@ -66,9 +66,9 @@ pub(crate) struct ManagedCertificate {
     pub(crate) namespace: String,
     pub(crate) secret: String,
     pub(crate) registration: Registration,
-    /// The label of the Secret, by which `meshctl` finds the objects of an installation.
+    /// The label of the Secret. It lets `meshctl` find the objects of an installation.
     pub(crate) label: (&'static str, String),
-    /// The DNS names with which the API server calls, `<service>.<namespace>.svc` first.
+    /// The DNS names that the API server calls, `<service>.<namespace>.svc` first.
     pub(crate) names: Vec<String>,
     pub(crate) repairs: RepairReporter,
 }
@@ -77,8 +77,8 @@ pub(crate) struct ManagedCertificate {
 #[derive(Clone, Debug)]
 pub(crate) struct Expiry(Arc<Mutex<Option<SystemTime>>>);
 
-/// What a managed certificate needs: the Secret, which one replica creates, the registration, and
-/// events about repairs.
+/// Returns the rights of a managed certificate: the Secret, which one replica creates, the
+/// registration, and events about repairs.
 pub(crate) fn rights(
     kind: RegistrationKind,
     registration: &'static str,
@@ -130,9 +130,9 @@ impl RegistrationKind {
         }
     }
 
-    /// Whether the process has another purpose, so that it is ready without a registration: that
-    /// of a validator may be deleted to admit objects without it, and the pod also serves the
-    /// proxies.
+    /// Whether the process has another purpose, so that it is ready without a registration: users
+    /// may delete the registration of a validator to admit objects without it, and the pod also
+    /// serves the proxies.
     fn is_optional(self) -> bool {
         self == Self::ValidatingWebhook
     }
@@ -186,7 +186,7 @@ struct State {
     served_authorities: String,
     /// The certificate that is served.
     served: Option<String>,
-    /// A certificate whose CA has been published, and the time from which it is served.
+    /// A certificate whose CA has been published, and the time when it begins to be served.
     settling: Option<(String, Instant)>,
     backoff: Backoff,
     /// The last logged problem, which is not repeated.
@@ -502,7 +502,7 @@ impl State {
         self.observed.registration.as_ref()?.as_ref()
     }
 
-    /// Returns the CAs of certificates with which other replicas may still serve.
+    /// Returns the CAs of certificates that other replicas may still serve.
     fn old_authorities(&self) -> String {
         match &self.observed.secret {
             Some(Some(Ok(held))) => held.authorities.clone(),

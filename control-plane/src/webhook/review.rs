@@ -71,7 +71,7 @@ pub(crate) enum ReviewError {
     NoRequest,
 }
 
-/// The total length at which the API server truncates warnings.
+/// The API server truncates warnings to this total length.
 const MAX_WARNINGS: usize = 4096;
 
 pub(crate) fn parse(body: &[u8]) -> Result<(AdmissionRequest, ReviewHeader), ReviewError> {
@@ -165,7 +165,7 @@ pub(crate) fn encode_response(
     serde_json::to_vec(&answer)
 }
 
-/// Returns as many warnings as the API server passes on.
+/// Returns the warnings that the API server passes on.
 fn first_warnings(warnings: &[String]) -> &[String] {
     let mut left = MAX_WARNINGS;
     let fits = warnings.iter().take_while(|warning| {
@@ -177,7 +177,8 @@ fn first_warnings(warnings: &[String]) -> &[String] {
 }
 
 impl AdmissionRequest {
-    /// Reads the object, which is null for deletions. A reviewer reads it as what it needs, once.
+    /// Reads the object, which is null for deletions. A reviewer reads it once, as the type that it
+    /// needs.
     pub(crate) fn object<T: DeserializeOwned>(&self) -> Result<T, String> {
         serde_json::from_str(self.object.get())
             .map_err(|error| format!("cannot read the {}: {error}", self.kind.kind))

@@ -114,8 +114,7 @@ impl Cluster {
         client.get(request(&web)).await.unwrap().into_inner()
     }
 
-    /// Applies every document of a manifest, with the namespace `shop` replaced by that of the
-    /// test.
+    /// Applies every document of a manifest, with the test's namespace instead of `shop`.
     pub(crate) async fn apply(&self, manifest: &str) {
         let manifest = manifest.replace("shop", &self.namespace);
         for document in manifest
@@ -147,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// Adds what an API server requires of a pod and a directory does not.
+    /// Adds the fields of a pod that an API server requires and a directory does not.
     async fn prepare(&self, pod: &mut Value) {
         pod["spec"]["schedulerName"] = "none".into();
         for container in pod["spec"]["containers"].as_array_mut().unwrap() {

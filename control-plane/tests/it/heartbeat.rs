@@ -113,7 +113,7 @@ fn prometheus(target: &str, body: &str) -> (StatusCode, Value) {
     (StatusCode::OK, json!({ "status": "success", "data": data }))
 }
 
-/// A cluster of which reports are made.
+/// A cluster to report on.
 struct Cluster {
     prometheus: Server,
     dir: TempDir,
@@ -130,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// Sends a report. `authorities` is a file of CA certificates instead of those of the machine.
+    /// Sends a report. `authorities` is a file of CA certificates instead of the machine's.
     fn send(&self, receiver: &str, authorities: Option<&Path>) -> Program {
         let kubeconfig = self.dir.path().join("config");
         let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
@@ -154,7 +154,7 @@ async fn next(requests: &mut mpsc::UnboundedReceiver<(String, String)>) -> (Stri
     next.unwrap().unwrap()
 }
 
-/// Returns the parameters of a report except the architecture, which is that of the machine.
+/// Returns the parameters of a report except the architecture, which depends on the machine.
 fn parameters(target: &str) -> Vec<(String, String)> {
     let (path, query) = target.split_once('?').unwrap();
     assert_eq!(path, "/mesh");
@@ -192,7 +192,7 @@ async fn report_of_cluster_arrives_once() {
     program.logged("Sent the report").await;
     assert!(program.exited().await.success());
     assert!(receiver.requests.try_recv().is_err());
-    // What Prometheus lacks is logged.
+    // A figure that Prometheus lacks is logged.
     let log = program.log();
     assert!(log.contains("p99-handle-us"), "{log}");
 }

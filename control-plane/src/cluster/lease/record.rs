@@ -1,4 +1,4 @@
-//! What a Lease says, and when a candidate may claim it. Without I/O.
+//! The content of a Lease, and when a candidate may claim it. Without I/O.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) struct Observation {
     since: Instant,
 }
 
-/// What a candidate or holder does next.
+/// The next step of a candidate or holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Claim,
@@ -31,12 +31,12 @@ pub(super) enum Step {
     Wait(Duration),
 }
 
-/// The annotation with which a holder of this implementation declares a shorter time than the
-/// duration of the Lease. It contains the holder, because controllers of Linkerd that take the
-/// Lease over do not remove it.
+/// A holder of this implementation declares a shorter time than the duration of the Lease by this
+/// annotation. It contains the holder's name, because Linkerd's controllers do not remove it when
+/// they take the Lease over.
 const HOLDS_FOR: &str = "mesh-controller/holds-for-seconds";
 
-/// The duration of a Lease without one, which is Linkerd's.
+/// Linkerd's duration, for a Lease that declares none.
 const DEFAULT_DURATION: Duration = Duration::from_secs(30);
 
 /// A Lease with a longer duration would prevent all writes for longer if its holder has failed.
@@ -73,7 +73,8 @@ impl Record {
 }
 
 impl Observation {
-    /// Returns the observation of a record at a time, which continues that of the same record.
+    /// Returns the observation of a record at a time. An earlier observation of the same record
+    /// continues.
     pub(super) fn update(before: Option<Self>, record: Record, now: Instant) -> Self {
         match before {
             Some(before) if before.record == record => before,

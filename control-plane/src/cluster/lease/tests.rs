@@ -81,8 +81,8 @@ fn names(spans: &[(&'static str, Duration)]) -> Vec<&'static str> {
     spans.iter().map(|(name, _)| *name).collect()
 }
 
-/// Returns which replicas wrote, one after the other. The next one may write in the step in which
-/// the one before stops.
+/// Returns the replicas that wrote, in order. A replica may begin to write in the same step as the
+/// one before it stops.
 fn writers(spans: &[(&'static str, Duration)]) -> Vec<&'static str> {
     let mut names = names(spans);
     names.retain(|name| !name.is_empty());

@@ -23,12 +23,12 @@ struct State {
     objects: BTreeMap<String, Value>,
     version: u64,
     faults: BTreeMap<&'static str, Fault>,
-    /// A part of paths to which writes are refused, and the status.
+    /// Writes to paths that contain this text are refused with this status.
     refused: Option<(&'static str, u16)>,
     writes: Vec<Write>,
 }
 
-/// What happens to requests of a client.
+/// A fault of the requests of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// They have no response, and no effect.

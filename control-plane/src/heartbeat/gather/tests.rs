@@ -1,4 +1,4 @@
-//! What the report has when an API server responds with objects, errors, or not at all.
+//! The content of the report when an API server responds with objects, errors, or not at all.
 
 use std::convert::Infallible;
 

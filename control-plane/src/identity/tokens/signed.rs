@@ -14,7 +14,7 @@ use super::{Claims, TokenError, UnverifiedToken, decode};
 /// Tolerated difference between the clocks of the signer and this process.
 const CLOCK_SKEW: Duration = Duration::from_secs(20);
 
-/// The public key with which tokens are verified.
+/// The public key that verifies tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey(Vec<u8>);
 

@@ -118,7 +118,7 @@ impl Index {
             .watch(&self.store, &self.settings, key(node, port))
     }
 
-    /// Returns what the view of a client must have.
+    /// Returns the endpoints that the view of a client must have.
     fn expected(&self, node: &str) -> EndpointSet {
         let selection = Selection::new(&self.store, &key(node, 80));
         services::endpoints(&self.store, &self.settings, &selection, None)
@@ -167,7 +167,7 @@ fn clients_of_one_zone_share_versions_before_and_after_changes() {
     assert_eq!(groups(&views), [vec![0], vec![1, 2, 3], vec![4]]);
     assert!(Arc::ptr_eq(&before, &views[0].borrow()), "not of this node");
 
-    // With endpoints of the own node only, each client has a set of its own.
+    // If only endpoints on the client's node are selected, each client has its own set.
     index.apply(apply(&local()));
     assert_eq!(groups(&views).len(), 5);
     index.apply(apply(SERVICE));

@@ -33,7 +33,8 @@ pub(super) fn of_server(
     authorizations
 }
 
-/// Returns the authorizations of policies for a route, which apply beside those of its Server.
+/// Returns the authorizations of policies for a route. They apply in addition to the authorizations
+/// for its Server.
 pub(super) fn of_route(
     store: &Store,
     settings: &PolicySettings,
@@ -68,8 +69,8 @@ fn of_policies(
         .collect()
 }
 
-/// Returns the authorization of a policy; `None` if an authentication does not exist: what it
-/// requires is unknown, so the policy authorizes no client.
+/// Returns the authorization of a policy; `None` if an authentication does not exist: its
+/// requirements are unknown, so the policy authorizes no client.
 fn of_policy(
     store: &Store,
     settings: &PolicySettings,

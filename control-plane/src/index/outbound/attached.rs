@@ -16,8 +16,8 @@ pub(super) struct AttachedRoutes<'a> {
 }
 
 impl<'a> AttachedRoutes<'a> {
-    /// Of routes of different kinds with the same parent reference, only those of the first kind
-    /// are accepted, in the order of the fields.
+    /// Routes of different kinds may have the same parent reference. Then only the kind of the
+    /// earliest field is accepted.
     pub(super) fn find(parent: &RouteParent<'a>) -> Self {
         let store = parent.store;
         let mut taken = Vec::new();
@@ -43,8 +43,8 @@ impl<'a> AttachedRoutes<'a> {
 }
 
 /// Returns the routes of a kind whose references are not taken by another kind, and adds their
-/// references. Routes of the parent's namespace apply to every client, those of the client's
-/// namespace only to that client.
+/// references. Routes of the parent's namespace apply to every client. Routes of a client's
+/// namespace apply only to clients there.
 fn attached<'a, M: 'a, I: Iterator<Item = &'a Route<M>>>(
     parent: &RouteParent<'a>,
     taken: &mut Vec<Claim<'a>>,

@@ -70,7 +70,7 @@ impl<'a> BackendBuilder<'a> {
         }
     }
 
-    /// Returns the filters of a rule with its mirrors. Those whose backend does not exist are
+    /// Returns the filters of a rule with its mirrors. Mirrors whose backend does not exist are
     /// omitted, as the Gateway API requires; the status of the route says so.
     pub(super) fn filters<M>(&self, rule: &Rule<M>) -> Vec<Filter> {
         let mut filters = rule.filters.clone();

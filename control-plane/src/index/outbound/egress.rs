@@ -11,8 +11,8 @@ use crate::index::settings::PolicySettings;
 use crate::index::store::Store;
 
 /// Returns the EgressNetwork of an address for the clients of a namespace. If that namespace has
-/// any, those of the global namespace do not apply. The longest prefix wins, then the oldest
-/// object, then the first by name.
+/// any, the EgressNetworks of the global namespace do not apply. The longest prefix wins, then the
+/// oldest object, then the first by name.
 pub(super) fn find<'a>(
     store: &'a Store,
     settings: &PolicySettings,

@@ -57,7 +57,8 @@ impl RouteParent<'_> {
         }
     }
 
-    /// A Service has a default route without attached ones, an EgressNetwork after them.
+    /// A Service has a default route only if no route is attached. An EgressNetwork always has one,
+    /// after the attached routes.
     fn http(&self, attached: &AttachedRoutes<'_>) -> HttpRoutes {
         let routes = attached.http.iter();
         let mut routes: Vec<_> = routes

@@ -15,7 +15,7 @@ use super::backend::BackendBuilder;
 use super::parent::RouteParent;
 use crate::index::inbound::route_meta;
 
-/// The settings of a route and one of its rules. Its annotations replace those of the parent: all
+/// The settings of a route and one of its rules. The route's annotations replace the parent's: all
 /// timeouts together, and all settings of retries together. A zero timeout means none.
 #[derive(Default)]
 pub(super) struct Overrides<'a> {

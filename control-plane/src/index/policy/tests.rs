@@ -559,7 +559,7 @@ fn service_annotations_are_defaults_of_its_routes() {
         (seconds(2), seconds(5))
     );
     assert_eq!(rule(&rx).retry.unwrap().max_retries, 3);
-    // A timeout annotation of the route replaces those of the Service and the rule.
+    // A timeout annotation of the route replaces the timeouts of the Service and the rule.
     let limited = SPLIT.replace(
         "retry.linkerd.io/limit: '3'",
         "timeout.linkerd.io/request: 9s",

@@ -1,5 +1,5 @@
 //! The rules of outbound policies, each with the objects that show it and the message that proxies
-//! get. The modules are in the order in which a policy is computed.
+//! get. The modules are in the order of the computation.
 
 use std::sync::Arc;
 

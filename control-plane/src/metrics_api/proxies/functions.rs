@@ -1,4 +1,4 @@
-//! What Prometheus computes from samples: `increase`, `irate` and `histogram_quantile`.
+//! The functions of Prometheus: `increase`, `irate` and `histogram_quantile`.
 
 /// A value of a series, and when it was scraped, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,11 +10,12 @@ pub(super) struct Point {
 /// The upper bound of a bucket, and the number of observations up to it.
 pub(super) type Bucket = (f64, f64);
 
-/// Samples are extrapolated to the ends of a window that are at most so many sample intervals away.
+/// Samples are extrapolated to an end of a window that is at most this number of sample intervals
+/// away.
 const EXTRAPOLATION: f64 = 1.1;
 
-/// Returns the increase of a counter from `start` to `end`, of which `points` are the samples;
-/// `None` with fewer than two. A decrease is a restart from zero. The increase between the first
+/// Returns the increase of a counter from `start` to `end`. `points` are the samples; with fewer
+/// than two the result is `None`. A decrease is a restart from zero. The increase between the first
 /// and the last sample is extrapolated to the whole window, or by half a sample interval if the
 /// series begins or ends within it, but not below zero.
 pub(super) fn increase(
@@ -126,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The expected values are those of promtool for the same series.
+    /// The expected values are promtool's for the same series.
     #[test]
     fn increase_is_that_of_prometheus() {
         type Case<'a> = (&'a str, &'a [(f64, f64)], Option<f64>);

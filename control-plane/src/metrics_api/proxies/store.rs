@@ -1,4 +1,4 @@
-//! The samples of the last minutes, and what queries compute from them.
+//! The samples of the last minutes, and the results of queries for them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -49,7 +49,7 @@ struct Selected<'a> {
 /// The values of the labels of a grouping.
 type Key<'a> = Vec<&'a str>;
 
-/// The samples of a series, of which there is one for each scrape.
+/// The samples of a series, one for each scrape.
 const MAX_POINTS: usize = (RETENTION.as_secs() / INTERVAL.as_secs()) as usize + 1;
 
 impl Store {
@@ -97,7 +97,8 @@ impl Store {
         }
     }
 
-    /// Removes what is too old at `now`, and the current values of pods that are not `listed`.
+    /// Removes samples that are too old at `now`, and the current values of pods that are not
+    /// listed.
     pub(super) fn expire(&mut self, now: f64, is_listed: impl Fn(&Name) -> bool) {
         let oldest = now - RETENTION.as_secs_f64();
         self.proxies.retain(|pod, proxy| {
@@ -191,7 +192,7 @@ impl Series {
 }
 
 impl<'a> Selected<'a> {
-    /// Returns the value of a label; empty if it is absent. Those of the target take precedence.
+    /// Returns the value of a label; empty if it is absent. The target's labels take precedence.
     fn label(self, name: &str) -> &'a str {
         let label = self.proxy.labels.get(name);
         let label = label.or_else(|| self.series.labels.get(name));

@@ -13,7 +13,7 @@ use crate::index::Inventory;
 pub(super) struct Target {
     pub(super) pod: Name,
     pub(super) addr: SocketAddr,
-    /// The labels that a series has in addition to those of the proxy, as the scrape job of the viz
+    /// The labels that a series has in addition to the proxy's own, as the scrape job of the viz
     /// extension sets them.
     pub(super) labels: BTreeMap<String, String>,
 }

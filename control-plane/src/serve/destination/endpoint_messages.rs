@@ -17,8 +17,8 @@ const MAX_BYTES: usize = 4 * 1024 * 1024 - 64 * 1024;
 /// Most addresses in a message that removes them, which are encoded to less than 40 bytes each.
 const MAX_REMOVED: usize = 100_000;
 
-/// Returns the messages that change the endpoints of a client from what was sent, if anything, to
-/// the current ones. Additions come first, so that a client is never without endpoints in between.
+/// Returns the messages that change the endpoints of a client from `sent`, if any, to `now`.
+/// Additions come first, so that a client is never without endpoints in between.
 ///
 /// An initially empty set has a message, unlike in Linkerd: without one a client cannot tell it
 /// from a service that does not respond, and would keep the endpoints that it knew before.

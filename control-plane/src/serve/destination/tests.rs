@@ -23,7 +23,7 @@ use crate::source::{Batch, Change};
 
 const HOST: &str = "web.shop.svc.cluster.local";
 
-/// What every message about the Service has, without a ServiceProfile.
+/// The part of every message about the Service without a ServiceProfile.
 const DEFAULT: &str =
     "web.shop.svc.cluster.local budget 0.2 10 10s parent core/Service shop/web:80";
 
@@ -352,7 +352,7 @@ fn profile_of_the_clients_namespace_comes_first() {
         (own.clone(), "shop", DEFAULT),
         (own.clone(), "", DEFAULT),
         (own.clone(), "not/a/namespace", DEFAULT),
-        // A profile of another name, or of another cluster domain, is not that of the Service.
+        // A profile of another name, or of another cluster domain, does not belong to the Service.
         (
             named_profile("web.other.svc.cluster.local", "shop", "{}"),
             "shop",
@@ -501,7 +501,7 @@ fn external_names_have_the_profile_of_the_clients_namespace() {
         first("DB.example.com:5432", "client"),
         message(5432, " opaque")
     );
-    // Its own list replaces that of default ports.
+    // Its own list replaces the default opaque ports.
     assert_eq!(first("db.example.com:3306", "client"), message(3306, ""));
     assert_eq!(first("db.example.com", "other"), "");
     assert_eq!(first("db.example.com", ""), "");

@@ -1,4 +1,4 @@
-//! Edges: which objects have connections to which others, and with which identities.
+//! Edges: pairs of objects with connections between them, and the identities at both ends.
 
 use std::collections::BTreeMap;
 

@@ -68,7 +68,7 @@ impl PodsRequest {
         start_query(&self.namespace)
     }
 
-    /// Returns the pods with these reports, except those of ignored namespaces.
+    /// Returns the pods with these reports, except pods in ignored namespaces.
     pub(super) fn pods(
         &self,
         inventory: &Inventory,

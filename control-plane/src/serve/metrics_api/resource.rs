@@ -1,7 +1,7 @@
-//! Resources of requests, and the labels with which Prometheus' series name them.
+//! Resources of requests, and the labels that name them in Prometheus' series.
 //!
-//! Labels without prefix name the pod whose proxy exports a series, those with `dst_` the peer of
-//! an outbound series.
+//! Labels without prefix name the pod whose proxy exports a series. Labels with `dst_` name the
+//! peer of an outbound series.
 
 use mesh_api::linkerd2::viz;
 use mesh_core::labels::workload_label;
@@ -10,7 +10,7 @@ use mesh_objects::model::{ListedKind, Selector};
 
 use crate::metrics_api::{Grouping, Matchers};
 
-/// What a request is about. An empty namespace or name means all.
+/// The subject of a request. An empty namespace or name means all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) kind: TargetKind,

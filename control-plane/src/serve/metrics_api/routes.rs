@@ -27,7 +27,7 @@ pub(super) struct RoutesRequest {
 pub(super) struct Profile {
     /// The name of the profile, which is an authority without port.
     name: String,
-    /// What the table shows as the Service.
+    /// The name that the table shows for the Service.
     shown: String,
     routes: Vec<String>,
 }
@@ -67,7 +67,8 @@ impl RoutesRequest {
         })
     }
 
-    /// Returns the profiles of the object's Services, or of those of the `to` resource.
+    /// Returns the profiles of the `to` resource's Services; without `to`, of the object's
+    /// Services.
     pub(super) fn profiles(
         &self,
         inventory: &Inventory,
@@ -109,7 +110,8 @@ impl RoutesRequest {
                 "{}.{}.svc.{cluster_domain}",
                 service.name, service.namespace
             );
-            // The client's profile of a Service takes precedence over that of its own namespace.
+            // The client's profile of a Service takes precedence over the profile in the Service's
+            // namespace.
             let found = [client, &*service.namespace]
                 .into_iter()
                 .find_map(|namespace| profile_detail(inventory, &Name::new(namespace, &name)));

@@ -1,4 +1,4 @@
-//! From the results of queries to statistics: which query counts what.
+//! Converts the results of queries to statistics.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use mesh_objects::model::Name;
 
 use crate::metrics_api::{Family, Grouping, Matchers, QUANTILES, Query, Sample, TimeWindow};
 
-/// What a query measures.
+/// The quantity that a query measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
     Requests,
@@ -24,7 +24,7 @@ pub(crate) enum Metric {
     Alive,
 }
 
-/// A query, and what it measures.
+/// A query, and the quantity that it measures.
 pub(crate) type Measure = (Metric, Query);
 
 /// The result of a query.
@@ -73,8 +73,8 @@ pub(crate) fn latency_queries<'a>(
         })
 }
 
-/// Returns the queries for connections. `transferred` selects the series of transferred bytes, of
-/// which each connection has two.
+/// Returns the queries for connections. `transferred` selects the series of transferred bytes:
+/// every connection has two.
 pub(super) fn tcp_queries(
     open: &Matchers,
     transferred: &Matchers,
@@ -183,7 +183,7 @@ pub(super) fn add_requests(stats: &mut BasicStats, metric: Metric, sample: &Samp
     *total = total.saturating_add(value);
 }
 
-/// Returns empty statistics of what the labels of policy name.
+/// Returns empty statistics of the policy objects that the labels name.
 pub(super) fn server_stats(sample: &Sample, namespace: &str) -> ServerStats {
     let resource = |of: &str| Resource {
         namespace: namespace.to_owned(),

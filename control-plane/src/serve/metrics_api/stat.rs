@@ -44,7 +44,7 @@ enum Peer {
     From(Target),
 }
 
-/// The queries of a table, and the labels by which their results are assigned to rows.
+/// The queries of a table, and the labels that assign their results to rows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) queries: Vec<Measure>,
@@ -149,7 +149,7 @@ impl StatRequest {
         Plan { queries, key }
     }
 
-    /// Services have no proxies: their requests are those to their authority.
+    /// Services have no proxies: their requests are the requests to their authority.
     fn service_plan(&self, target: &Target, cluster_domain: &str) -> Plan {
         let peer = match &self.peer {
             None => Matchers::new(),

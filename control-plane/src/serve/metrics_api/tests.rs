@@ -155,7 +155,7 @@ fn stat(kind: &str, namespace: &str) -> StatSummaryRequest {
     }
 }
 
-/// Returns the processor time of this thread, on which the runtime of a test runs.
+/// Returns the processor time of this thread, which runs the runtime of a test.
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
     let duration = |time: TimeVal| {

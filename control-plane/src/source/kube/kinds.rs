@@ -97,7 +97,7 @@ pub(crate) const METRICS_API: &[WatchedKind] = &[
     all(Kind::Listed(ListedKind::ServiceProfile)),
 ];
 
-/// The kinds whose pods can be tapped, and those between pods and their workloads.
+/// The kinds whose pods can be tapped, and the kinds between pods and their workloads.
 pub(crate) const TAP: &[WatchedKind] = &[
     all(Kind::Listed(ListedKind::Namespace)),
     all(Kind::Listed(ListedKind::Pod)),
@@ -114,15 +114,16 @@ pub(crate) const TAP: &[WatchedKind] = &[
 /// Terminated pods of Jobs remain for long, while their addresses may belong to other pods.
 const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// Returns the kinds that are read from directories: those of `watched`, which take precedence, and
-/// the kinds of the other controllers, so that each controller reports invalid documents of them.
+/// Returns the kinds that are read from directories: first the kinds in `watched`, which take
+/// precedence, then the kinds of the other controllers, so that each controller reports invalid
+/// documents of all kinds.
 pub(crate) fn in_directories(watched: &[WatchedKind]) -> Vec<Kind> {
     let watched = watched.iter().map(|watched| watched.kind);
     watched.chain(Kind::ALL).collect()
 }
 
-/// Returns what watching the kinds needs, with the definitions by which new APIs are detected, and
-/// writing the status of those that are reported.
+/// Returns the rights to watch the kinds, to watch the definitions that reveal new APIs, and to
+/// write the status of reported kinds.
 pub(crate) fn rights(watched: &[WatchedKind]) -> Vec<Right> {
     let read = &["list", "watch"];
     let (group, plural) = ("apiextensions.k8s.io", "customresourcedefinitions");

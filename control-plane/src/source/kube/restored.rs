@@ -2,8 +2,8 @@
 //! backup.
 //!
 //! A watch resumes at the last resource version that it has seen. An API server with an older state
-//! accepts that, and sends no event until its own version is higher: what changed until then would
-//! be missed without an error. So the current version is polled, and if it has decreased, all kinds
+//! accepts that, and sends no event until its own version is higher. Changes until then would be
+//! missed without an error. So the current version is polled, and if it has decreased, all kinds
 //! are listed anew. Versions of one API server are decimal numbers that only increase
 //! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 
@@ -88,7 +88,8 @@ mod tests {
     use crate::source::{Change, Received};
     use mesh_objects::model::Kind;
 
-    /// An API server that serves Services. Watches get no events, as those of an older state do.
+    /// An API server that serves Services. Watches get no events, as from an API server with an
+    /// older state.
     #[derive(Clone)]
     struct RestoredApi(Arc<Mutex<(u64, Vec<&'static str>)>>);
 

@@ -30,7 +30,7 @@ impl Fixture {
         summary(self.directories.scan(true))
     }
 
-    /// Polls twice, after which a change counts.
+    /// Polls twice, because a change counts only in the second poll.
     fn settled(&mut self) -> Vec<String> {
         assert_eq!(summary(self.directories.scan(false)), [""; 0]);
         summary(self.directories.scan(false))
@@ -115,7 +115,7 @@ fn last_valid_version_of_invalid_object_stays() {
     fixture.write(0, "a.yaml", &(service("a", 3) + &server("true")));
     assert_eq!(fixture.settled(), ["-Service ns/b", "+a:3"]);
     assert_eq!(fixture.directories.invalid.value(), 1);
-    // A document without name may be that of any missing object.
+    // A document without a name may be any missing object.
     fixture.write(0, "a.yaml", &(service("c", 4) + "kind: [\n"));
     assert_eq!(fixture.settled(), ["+c:4"]);
     fixture.write(0, "a.yaml", &service("c", 4));

@@ -1,4 +1,4 @@
-//! The status of a route says what the index does, for random sets of objects.
+//! The status of a route agrees with the index, for random sets of objects.
 
 use std::collections::BTreeSet;
 

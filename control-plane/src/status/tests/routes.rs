@@ -69,8 +69,8 @@ fn namespace(name: &str) -> (&str, String) {
     }
 }
 
-/// Returns the conditions of a route: for each parent those that are true by name, others with
-/// reason and message.
+/// Returns the conditions of a route for each parent: true conditions by name, others with reason
+/// and message.
 fn conditions(text: &str, name: &str) -> String {
     let objects = objects(text);
     let DesiredStatus::Route(parents) = desired(&objects, find(&objects, name)) else {

@@ -49,7 +49,7 @@ impl AccessReviewer for Unreachable {
     }
 }
 
-/// A tap service that tells one event in each subscription, and what it was asked for.
+/// A tap service that sends one event in each subscription, and reports each request to the test.
 struct Proxy(mpsc::Sender<(MetadataMap, ObserveRequest)>);
 
 #[tonic::async_trait]

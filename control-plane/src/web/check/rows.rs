@@ -1,4 +1,4 @@
-//! The rows of a check, from what was read.
+//! The rows of a check, computed from the values that were read.
 
 use serde_json::{Value, json};
 
@@ -14,13 +14,13 @@ pub(super) struct Row {
     pub(super) error: Option<String>,
 }
 
-/// What was read, or why it could not be.
+/// A value that was read, or why it could not be read.
 type Read = Result<Value, String>;
 
-/// The components of the control plane, each of which has a pod.
+/// The components of the control plane. Each has a pod.
 pub(super) const COMPONENTS: [&str; 3] = ["destination", "identity", "proxy-injector"];
 
-/// Those of a local node, which injects proxies itself.
+/// The components of a local node, which injects proxies itself.
 pub(super) const COMPONENTS_OF_NODE: [&str; 2] = ["destination", "identity"];
 
 const COMPONENT: &str = "linkerd.io/control-plane-component";
@@ -156,7 +156,7 @@ pub(super) fn viz_pods(namespace: &str, pods: &Read) -> Row {
     )
 }
 
-/// What the metrics API says about itself.
+/// Returns the results of the metrics API's self-check.
 pub(super) fn self_checks(checks: &Read) -> Vec<Row> {
     let row = |description: &str, result| {
         Row::new("linkerd-viz", "l5d-viz-metrics-api", description, result)
@@ -182,7 +182,7 @@ pub(super) fn self_checks(checks: &Read) -> Vec<Row> {
     rows.collect()
 }
 
-/// What the metrics API knows of meshed pods, whose metrics `scraper` has.
+/// Returns the checks of meshed pods, as the metrics API lists them. `scraper` has their metrics.
 pub(super) fn data_plane(pods: &Read, scraper: &str) -> Vec<Row> {
     let Ok(pods) = pods else {
         // The self-check has failed too.

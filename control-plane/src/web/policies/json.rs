@@ -12,7 +12,7 @@ use mesh_core::route::http::{
 use mesh_core::route::{HostMatch, Route};
 use serde_json::{Value, json};
 
-/// The namespace of a pod, in which all objects of its policies are.
+/// The namespace of a pod and of all objects of its policies.
 #[derive(Clone, Copy)]
 struct Namespace<'a>(&'a str);
 

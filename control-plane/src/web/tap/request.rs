@@ -52,7 +52,7 @@ impl TapParams {
         self.report_drops
     }
 
-    /// Returns the call, or what is wrong with the parameters.
+    /// Returns the call, or the error in the parameters.
     pub(super) fn request(&self) -> Result<TapCall, String> {
         let resource = resource(&self.resource, &self.namespace)?;
         let target =

@@ -45,7 +45,7 @@ struct DamageStatistics {
     times: Mutex<VecDeque<SystemTime>>,
 }
 
-/// The period over which repairs are counted for `meshctl check`.
+/// Repairs in this period are counted for `meshctl check`.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The maximum number of times for each kind of damage, and so the maximum of the gauge.
 const MAX_TIMES: usize = 1000;
@@ -96,8 +96,8 @@ impl Damage {
     }
 }
 
-/// Returns the damage that a step repairs. `intact_uid` is the UID of the registration that
-/// was last intact, `served` the certificate that is served, `names` are those it has to be for.
+/// Returns the damage that a step repairs. `intact_uid` is the UID of the registration that was
+/// last intact, `served` the certificate that is served, `names` are the names that it must have.
 pub(super) fn damage(
     seen: &ObservedState,
     step: &Step,

@@ -157,7 +157,7 @@ async fn bootstrap_in_empty_namespace_leads_to_certificate() {
     let events: Api<Event> = cluster.namespaced();
     let event = eventually("the event of the certificate", async || {
         let events = events.list(&ListParams::default()).await.unwrap();
-        // The deleted account may have one too, from the time in which its token was accepted.
+        // The deleted account may have one too, from the time when its token was accepted.
         let issued = |event: &Event| {
             let about = event.regarding.as_ref();
             event.reason.as_deref() == Some("IssuedLeafCertificate")

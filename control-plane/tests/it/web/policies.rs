@@ -1,4 +1,4 @@
-//! What the dashboard shows about the policies of a workload, from a real policy controller.
+//! The policies of a workload in the dashboard, from a real policy controller.
 
 use http::Method;
 use http_body_util::BodyExt as _;

@@ -1,5 +1,5 @@
-//! A mesh of a few workloads, as the metrics API and the API server show it: what the dashboard is
-//! tested against, and what `examples/scripted_mesh.rs` serves for the tests in a browser.
+//! A mesh of a few workloads, as the metrics API and the API server show it. Tests run the
+//! dashboard against it, and `examples/scripted_mesh.rs` serves it for the tests in a browser.
 //!
 //! Requests are a table of edges. All statistics follow from it, so that a page shows the same
 //! traffic at both ends of an edge.
@@ -92,7 +92,7 @@ const TRAFFIC: [Traffic; 13] = [
 
 const NAMESPACES: [&str; 6] = ["bank", "default", "edge", "linkerd", "linkerd-viz", "shop"];
 
-/// Pods of the control plane: namespace, owner and what its image is called.
+/// Deployments of the control plane: namespace and name. Each has one pod.
 const CONTROLLERS: [(&str, &str); 7] = [
     ("linkerd", "linkerd-destination"),
     ("linkerd", "linkerd-identity"),

@@ -1,5 +1,5 @@
-//! What the dashboard shows about the pods and endpoints of one workload, and what a real
-//! Prometheus has scraped about them.
+//! The pods and endpoints of one workload in the dashboard, with metrics that a real Prometheus has
+//! scraped.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Which routes are attached to a parent, and in which order.
+//! The routes that are attached to a parent, and their order.
 
 use super::*;
 

@@ -45,7 +45,7 @@ fn requests_are_mirrored_by_the_extension() {
     }
 }
 
-/// The status of the route says what is missing.
+/// The status of the route names the problem.
 #[test]
 fn mirror_without_backend_is_omitted_until_it_exists() {
     let headers =
@@ -75,7 +75,7 @@ fn mirror_without_backend_is_omitted_until_it_exists() {
     assert!(text.ends_with(order), "{text}");
 }
 
-/// As that of any backend.
+/// The same holds for every backend.
 #[test]
 fn backend_of_mirror_is_in_namespace_of_parent_and_needs_no_grant() {
     let elsewhere = shadow().replace("namespace: shop", "namespace: elsewhere");

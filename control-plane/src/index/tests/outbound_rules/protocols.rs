@@ -175,7 +175,7 @@ fn kinds_of_routes_have_precedence() {
     for (first, protocol) in ["grpc", "detect", "tls", "opaque"].into_iter().enumerate() {
         let mut attached = kinds[first..].to_vec();
         assert_eq!(protocol_of(&(web() + &routes(&attached))), protocol);
-        // Independent of which of them names the port.
+        // It makes no difference which of them names the port.
         attached.reverse();
         assert_eq!(protocol_of(&(web() + &routes(&attached))), protocol);
     }

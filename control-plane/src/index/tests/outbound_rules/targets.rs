@@ -1,4 +1,4 @@
-//! What a target is: a Service, an EgressNetwork, an address outside the cluster, or nothing.
+//! The kinds of targets: a Service, an EgressNetwork, an address outside the cluster, or nothing.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The text of a policy message. It contains every field, except those with the values that all
-//! messages have, which are checked instead.
+//! The text of a policy message. It contains every field, except fields that have the same value in
+//! all messages. Those values are checked instead.
 
 use std::fmt::Write as _;
 

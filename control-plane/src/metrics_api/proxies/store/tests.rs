@@ -1,4 +1,4 @@
-//! Results of known samples, and the bounds of what is kept.
+//! Results of known samples, and the bounds of the store.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,8 @@ fn inbound() -> Matchers {
         .equal("direction", "inbound")
 }
 
-/// Two proxies that respond to 2 and 1 requests per second, of which one fails in ten of the first.
+/// Two proxies that respond to 2 and 1 requests per second. One in ten requests to the first proxy
+/// fails.
 fn store() -> Store {
     let mut store = Store::default();
     for at in 0..=12 {
@@ -184,7 +185,7 @@ fn series_of_a_proxy_and_of_all_are_bounded() {
     }
     assert_eq!(store.record(&target("more"), 0.0, &scrape(3)), 3);
     assert_eq!(store.len(), MAX_SERIES);
-    // What is known goes on.
+    // The store still updates the series that it has.
     let by = Grouping::of(&["pod"]);
     let responses = Matchers::new()
         .equal("pod", "web-0")

@@ -25,8 +25,8 @@ metadata: {name: west-1, labels: {topology.kubernetes.io/zone: west}}
 /// An address of the Service, and whether its pod has a proxy.
 type Address = (&'static str, bool);
 
-/// Returns the pods at these addresses with the EndpointSlice of them. Those whose address ends in
-/// an odd number are in the zone `east`, the others in `west`.
+/// Returns the pods at these addresses, with their EndpointSlice. Pods whose address ends in an odd
+/// number are in the zone `east`, the others in `west`.
 fn addresses(addresses: &[Address]) -> String {
     let name = |ip: &str| format!("web-{}", ip.replace('.', "-"));
     let pods = addresses
@@ -143,7 +143,7 @@ fn streams_that_skip_versions_have_the_current_endpoints_in_the_end() {
     const ALL: [&str; 5] = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"];
     let cluster = cluster(&[]);
     let path = "web.shop.svc.cluster.local:80";
-    // Each stream reads after so many changes.
+    // Each number is the interval between a stream's reads, in changes.
     let mut clients: Vec<(usize, Messages, BTreeMap<_, _>)> = [1, 2, 3, 7, 7, 11]
         .map(|every| (every, cluster.endpoints(path, ""), BTreeMap::new()))
         .into();
@@ -238,7 +238,7 @@ async fn lag_is_the_time_from_the_report_of_a_change_to_its_message() {
     let batch = apply(&addresses(&[("10.1.0.1", true), ("10.1.0.3", true)]));
     cluster.index.lock().apply_received(Received { batch, at });
     tokio::time::advance(Duration::from_secs(1)).await;
-    // What a new stream sends first does not count.
+    // The first message of a new stream does not count.
     cluster.endpoints(HOST, "").ready();
     assert_eq!(stream.ready().len(), 1);
     let metrics = String::from_utf8(cluster.registry.encode()).unwrap();

@@ -245,7 +245,8 @@ fn pods(namespace: &str) -> Value {
     json!({ "kind": "PodList", "items": pods })
 }
 
-/// Returns the events of so many requests, three for each, and then nothing without end.
+/// Returns the events of `requests` requests, three for each. Then the stream stays open without
+/// events.
 fn events(requests: u64, pause: Option<Duration>) -> impl Stream<Item = TapEvent> + Send {
     let timer = pause.map(interval);
     unfold((0, timer), move |(at, mut timer)| async move {

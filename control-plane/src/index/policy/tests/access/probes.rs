@@ -1,4 +1,4 @@
-//! The kubelet's requests: what they authorize beside the policy of their port.
+//! The kubelet's requests, which are authorized in addition to the policy of their port.
 
 use mesh_objects::model::{Name, WorkloadRef};
 
