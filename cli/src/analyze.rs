@@ -25,7 +25,7 @@ mod tests;
 
 pub(crate) use self::{finding::Finding, objects::Objects};
 
-/// Returns what is wrong, by object.
+/// Returns the findings, by object.
 pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {
     let mut findings = Vec::new();
     invalid::analyze(objects, &mut findings);

@@ -1,7 +1,7 @@
 //! Code of `install`, `upgrade` and `prune`: the charts, the flags that become values, and the
 //! manifests that Helm renders. The program `helm` renders the embedded charts. There is no Helm
-//! release in the cluster; the Secret `linkerd-config-overrides` has the configured values, on
-//! which `upgrade` is based.
+//! release in the cluster; the Secret `linkerd-config-overrides` has the configured values, which
+//! `upgrade` starts from.
 
 mod chart;
 pub(crate) mod flags;
@@ -77,8 +77,8 @@ impl<'a> RenderRequest<'a> {
     }
 }
 
-/// Renders the manifests in the order in which they are to be applied. Those of the control plane
-/// begin with its namespace and end with the Secret of its values.
+/// Renders the manifests in the order of their application. The control plane's manifests begin
+/// with its namespace and end with the Secret of its values.
 pub(crate) fn render(request: &RenderRequest<'_>) -> anyhow::Result<Vec<Manifest>> {
     let mut manifests = render_chart(
         request.chart,
@@ -97,8 +97,8 @@ pub(crate) fn render(request: &RenderRequest<'_>) -> anyhow::Result<Vec<Manifest
     Ok(manifests)
 }
 
-/// The values of a rendering, in ascending order of precedence, except those of `--set`, which
-/// override all.
+/// The values of a rendering. The fields are in ascending order of precedence, but the values of
+/// `--set`, in `helm`, override all.
 pub(crate) struct LayeredValues<'a> {
     /// YAML texts that values files override.
     pub(crate) below: Vec<String>,

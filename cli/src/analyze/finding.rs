@@ -1,10 +1,10 @@
-//! What is wrong with an object.
+//! A problem of an object.
 
 use serde::Serialize;
 
 use super::objects::Object;
 
-/// What is wrong with one object, and what to do.
+/// A problem of one object, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Finding {

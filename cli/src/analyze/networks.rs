@@ -68,7 +68,7 @@ fn contained(object: &Object, field: &str, networks: &Value, findings: &mut Vec<
     for (at, block) in blocks(networks) {
         let outer = blocks(networks).find(|(other_at, other)| {
             let is_equal = other.net == block.net && block.contains(other);
-            // Of equal blocks the first one counts.
+            // The first of equal blocks counts.
             *other_at != at && other.contains(&block) && (!is_equal || *other_at < at)
         });
         let Some((outer_at, outer)) = outer else {

@@ -346,7 +346,7 @@ impl Workload<'_> {
             .collect()
     }
 
-    /// Calls `read` with the properties by which Servers select the pods.
+    /// Calls `read` with the pods' properties that Servers select by.
     pub(super) fn selectable<T>(&self, read: impl FnOnce(server::Workload<'_>) -> T) -> T {
         let labels = &self.template["metadata"]["labels"];
         let labels: BTreeMap<String, String> = BTreeMap::deserialize(labels).unwrap_or_default();

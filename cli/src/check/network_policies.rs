@@ -81,8 +81,8 @@ fn blocked(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(wrong.into_values(), ""))
 }
 
-/// Finds policies of meshed pods that keep their proxies from the control plane, or meshed clients
-/// from the port at which they reach the application.
+/// Finds policies that keep the proxies of meshed pods from the control plane, or meshed clients
+/// from the port where they reach the application.
 fn add_applications(
     facts: &Facts,
     all: &[NetworkPolicy],

@@ -63,7 +63,7 @@ fn repairs(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(findings, notes.join("; ")))
 }
 
-/// The period over which repairs are counted.
+/// Repairs are counted over this period.
 const DAY_SECONDS: u64 = 24 * 3600;
 /// The start of a process, in seconds since 1970, as in all clients of Prometheus.
 const STARTED: &str = "process_start_time_seconds";

@@ -1,4 +1,4 @@
-//! A certificate with which a controller serves the API server, in a Secret.
+//! The certificate that a controller presents to the API server, in a Secret.
 
 use mesh_k8s::kinds::Secret;
 use x509_parser::certificate::X509Certificate;
@@ -13,7 +13,7 @@ pub(super) struct ServingCertificate {
     secret: &'static str,
     /// The certificate, followed by its intermediates, in DER.
     chain: Vec<Vec<u8>>,
-    /// The name with which the API server connects.
+    /// The name that the API server expects in the certificate.
     server_name: String,
 }
 
@@ -21,8 +21,8 @@ pub(super) struct ServingCertificate {
 /// Linkerd's threshold of a warning.
 const MANAGED_SECONDS: i64 = 120 * 24 * 3600;
 
-/// Returns the CA certificates, in DER, with which the API server verifies `server`. `holder` is
-/// the object that has them, for messages.
+/// Returns the API server's CA certificates for `server`, in DER. `holder` is the object that has
+/// them, for messages.
 pub(super) fn ca_bundle(pem: Option<&[u8]>, holder: &str, server: &str) -> Fact<Vec<Vec<u8>>> {
     match pem {
         Some(pem) if !pem.is_empty() => {

@@ -103,7 +103,7 @@ fn registered(facts: &Facts) -> CheckResult {
     })
 }
 
-/// Returns the trust anchors with which the API server verifies the injector.
+/// Returns the API server's trust anchors for the injector.
 fn ca_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     let bundle = webhook(facts)?.client_config.ca_bundle.as_ref();
     let pem = bundle.map(|bundle| bundle.0.as_slice());

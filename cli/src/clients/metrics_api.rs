@@ -137,7 +137,7 @@ impl MetricsApi {
         Ok(response.results.into_iter().map(result).collect())
     }
 
-    /// Returns the pods, as namespace/name, of which Prometheus has series.
+    /// Returns the pods with series in Prometheus, as namespace/name.
     pub(crate) async fn scraped_pods(&self) -> anyhow::Result<BTreeSet<String>> {
         let mut client = self.client.clone();
         let response = call(client.list_pods(ListPodsRequest::default())).await?;

@@ -109,7 +109,7 @@ impl TapQuery {
             .map_err(|error| Failure::Input(error.to_string()))
     }
 
-    /// Returns the requests per second of each of so many pods, at least one, as the tap API does.
+    /// Returns each pod's share of the requests per second, at least one, as the tap API does.
     pub(crate) fn rps_per_pod(&self, pods: usize) -> u32 {
         tap_request::rps_per_pod(self.max_rps, pods)
     }

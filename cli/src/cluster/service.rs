@@ -44,8 +44,8 @@ impl Cluster {
     }
 
     /// Returns a ready pod behind the Service with this name, and the port of the pod that `port`
-    /// of the Service leads to; `None` if no Service has the name. A name without namespace is one
-    /// of the control plane's namespace, from which the mesh resolves it.
+    /// of the Service leads to; `None` if no Service has the name. A name without namespace is in
+    /// the control plane's namespace, where the mesh resolves it.
     pub(crate) async fn pod_of_service(
         &self,
         host: &str,

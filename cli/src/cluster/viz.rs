@@ -41,8 +41,7 @@ const DASHBOARD: Component = Component {
 };
 
 impl Cluster {
-    /// Connects to the metrics API. `namespace` is that of the extension; `None` finds it by its
-    /// label.
+    /// Connects to the metrics API. `namespace` is the extension's; `None` finds it by its label.
     pub(crate) async fn metrics_api(&self, namespace: Option<&str>) -> anyhow::Result<MetricsApi> {
         let (namespace, pod) = self.viz_pod(namespace, METRICS_API).await?;
         let port = metrics_api::PORT;
@@ -116,7 +115,7 @@ impl Cluster {
 
 const INSTALL: &str = "install it with `meshctl viz install | kubectl apply -f -`, or name its namespace with --viz-namespace";
 
-/// Returns the namespace of the extension, of which a cluster has one.
+/// Returns the namespace of the extension. A cluster has only one extension.
 fn only_namespace(mut names: Vec<String>) -> Result<String, Failure> {
     match (names.pop(), names.is_empty()) {
         (Some(name), true) => Ok(name),

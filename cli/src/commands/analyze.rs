@@ -118,7 +118,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
 }
 
 impl Report {
-    /// Returns how much was analyzed, and what the findings are about.
+    /// Returns the numbers of objects and findings.
     fn summary(&self) -> String {
         let findings = |number: usize| match number {
             0 => "no findings".to_owned(),

@@ -100,16 +100,16 @@ struct Settings {
     /// When images are pulled: Always, IfNotPresent or Never
     #[arg(long, value_name = "POLICY")]
     image_pull_policy: Option<String>,
-    /// Port on which the proxy accepts connections from other pods
+    /// Port of the proxy for connections from other pods
     #[arg(long, value_name = "PORT")]
     inbound_port: Option<u16>,
-    /// Port on which the proxy accepts connections of the application
+    /// Port of the proxy for connections of the application
     #[arg(long, value_name = "PORT")]
     outbound_port: Option<u16>,
-    /// Port on which the proxy serves /live, /ready and /metrics
+    /// Port of the proxy for /live, /ready and /metrics
     #[arg(long, value_name = "PORT")]
     admin_port: Option<u16>,
-    /// Port on which the proxy serves tap
+    /// Port of the proxy for tap
     #[arg(long, value_name = "PORT")]
     control_port: Option<u16>,
     /// User ID of the proxy
@@ -136,8 +136,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Returns the annotations of the flags. `values` has the image names to which `--registry`
-    /// applies.
+    /// Returns the annotations of the flags. `--registry` applies to the image names in `values`.
     fn annotations(&self, values: &Values) -> BTreeMap<String, String> {
         let number = |value: Option<u32>| value.map(|value| value.to_string());
         let port = |value: Option<u16>| number(value.map(u32::from));
@@ -219,8 +218,8 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the values that the cluster's injector uses: those of linkerd-config, completed by trust
-/// anchors that the mesh created itself.
+/// Returns the values that the cluster's injector uses: the values of linkerd-config, completed by
+/// trust anchors that the mesh created itself.
 async fn cluster_values(cluster: &Cluster) -> anyhow::Result<Values> {
     let mut values = cluster.values().await?;
     if values.identity_trust_anchors_pem.trim().is_empty() {

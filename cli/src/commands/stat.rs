@@ -26,7 +26,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Time over which to count
+    /// Length of the window to count in
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = mesh_core::units::parse_duration)]
     window: Duration,
     /// Count since the proxies started instead of over a window, without request rates

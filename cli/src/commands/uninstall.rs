@@ -74,8 +74,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     manifest::print(&manifests, args.output)
 }
 
-/// Returns the pods with a proxy of this mesh, except those of the control plane, as
-/// namespace/name.
+/// Returns the pods with a proxy of this mesh, as namespace/name, without the control plane's pods.
 async fn meshed_pods(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let selector = format!(
         "{}={},!{}",

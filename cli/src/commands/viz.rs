@@ -69,7 +69,7 @@ enum Command {
     List,
     /// Print a ServiceProfile with the routes of live requests
     Profile(profile::Args),
-    /// Print the policy by which Prometheus may scrape the proxies of a namespace
+    /// Print the policy that lets Prometheus scrape the proxies of a namespace
     AllowScrapes(allow_scrapes::Args),
 }
 

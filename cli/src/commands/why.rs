@@ -27,8 +27,8 @@ use crate::output::{self, Format};
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// Pod to connect from: NAME, NAMESPACE/NAME, NAME.NAMESPACE, or KIND/NAME of a workload, of
-    /// which a ready pod is taken
+    /// Pod to connect from: NAME, NAMESPACE/NAME, NAME.NAMESPACE, or KIND/NAME of a workload with a
+    /// ready pod
     client: String,
     /// Service (NAME or NAME.NAMESPACE) or IP address to connect to, with :PORT; an arrow (quoted)
     /// or `to` may precede it

@@ -19,7 +19,7 @@ pub(crate) fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerSt
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
-/// Returns the Unix time at which a running container started.
+/// Returns the Unix time when a running container started.
 pub(crate) fn running_since(container: &ContainerStatus) -> Option<u64> {
     let running = container.state.as_ref()?.running.as_ref()?;
     u64::try_from(running.started_at.as_ref()?.0.as_second()).ok()

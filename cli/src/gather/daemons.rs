@@ -12,7 +12,7 @@ use crate::mesh::Mesh;
 use crate::mesh::controllers::ADMIN_PORTS;
 use crate::resource::MeshPod;
 
-/// The port at which the API server calls the injector.
+/// The injector's port, which the API server calls.
 const WEBHOOK_PORT: u16 = 8443;
 
 pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {

@@ -119,16 +119,16 @@ struct ProxyFlags {
     /// The proxy's image, without tag
     #[arg(long, value_name = "IMAGE")]
     proxy_image: Option<String>,
-    /// Port on which the proxy accepts connections from other pods
+    /// Port of the proxy for connections from other pods
     #[arg(long, value_name = "PORT")]
     inbound_port: Option<u16>,
-    /// Port on which the proxy accepts connections of the application
+    /// Port of the proxy for connections of the application
     #[arg(long, value_name = "PORT")]
     outbound_port: Option<u16>,
-    /// Port on which the proxy serves /live, /ready and /metrics
+    /// Port of the proxy for /live, /ready and /metrics
     #[arg(long, value_name = "PORT")]
     admin_port: Option<u16>,
-    /// Port on which the proxy serves tap
+    /// Port of the proxy for tap
     #[arg(long, value_name = "PORT")]
     control_port: Option<u16>,
     /// Inbound ports and ranges that bypass the proxy

@@ -19,8 +19,8 @@ pub(crate) struct VizFlags {
     ha: bool,
 }
 
-/// Renders the manifests in the order in which they are to be applied. They begin with the
-/// namespace, so that they need no Job that labels it.
+/// Renders the manifests in the order of their application. They begin with the namespace, so that
+/// they need no Job that labels it.
 ///
 /// `control_plane` has the values of the installed mesh, which decide names and identities; without
 /// them the flags must.

@@ -102,7 +102,7 @@ impl AgentProcess {
         }
         let mut text = String::new();
         let mut errors = (&mut self.errors).take(MAX_ERROR);
-        // What arrived in time is the reason.
+        // The text that arrived in time is the reason.
         let _ended = tokio::time::timeout(ERROR_TIMEOUT, errors.read_to_string(&mut text)).await;
         anyhow::bail!("{}", message(&text))
     }

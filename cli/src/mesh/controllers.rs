@@ -37,7 +37,7 @@ pub(crate) struct QueryContext<'a> {
     pub(crate) mesh: &'a Mesh,
     /// The pod of the destination controller; `None` selects any ready one.
     pub(crate) pod: Option<&'a str>,
-    /// The context token, with which proxies identify their namespace and node.
+    /// The context token: proxies name their namespace and node in it.
     pub(crate) token: &'a str,
 }
 

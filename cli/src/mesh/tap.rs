@@ -19,7 +19,7 @@ enum Source {
     Local(Box<LocalEvents>),
 }
 
-/// Starts taps. Those of a local node have one certificate.
+/// Starts taps. All taps of a local node have one certificate.
 pub(crate) enum Taps<'a> {
     Api(&'a Cluster),
     Local(Arc<Observer>),

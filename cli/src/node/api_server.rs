@@ -42,7 +42,7 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 /// The dashboard has one connection for each of its 64 taps, and some for objects.
 const MAX_CONNECTIONS: usize = 128;
 
-/// How long a connection may be without a request: those of other users have no token.
+/// How long a connection may be without a request: connections of other users have no token.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The agent answers from memory.

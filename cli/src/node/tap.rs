@@ -32,8 +32,8 @@ pub(crate) struct LocalEvents {
     _observers: JoinSet<()>,
 }
 
-/// Events of all pods that the command has not printed; further ones wait in the proxies, which
-/// drop what is too much.
+/// Events of all pods that the command has not printed. Further ones wait in the proxies, which
+/// drop the excess.
 const MAX_QUEUED: usize = 1_000;
 
 /// New pods are described within this time.

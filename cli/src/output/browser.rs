@@ -15,7 +15,7 @@ pub(crate) enum Show {
     Url,
 }
 
-/// The port of this machine on which dashboards are reached, as in Linkerd.
+/// The port of dashboards on this machine, as in Linkerd.
 pub(crate) const PORT: u16 = 50750;
 
 /// The programs that open a URL, on Linux and on macOS.

@@ -1,4 +1,4 @@
-//! Colours and marks. Neither is the only way in which an outcome is shown.
+//! Colours and marks. Neither shows an outcome alone.
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;

@@ -73,8 +73,8 @@ fn orphans(facts: &Facts, accounts: &[ServiceAccount]) -> Fact<Vec<Finding>> {
     Ok(orphans)
 }
 
-/// The Services through which proxies and the API server reach the control plane. Its other
-/// Services are checked only if they exist.
+/// Proxies and the API server reach the control plane through these Services. Its other Services
+/// are checked only if they exist.
 const SERVICES: [(&str, i32); 4] = [
     ("linkerd-identity-headless", 8080),
     ("linkerd-dst-headless", 8086),

@@ -105,7 +105,7 @@ fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
 
 /// The anchors that the identity service sends.
 struct Sent {
-    /// At least the Unix time at which they were numbered.
+    /// At least the Unix time when they were numbered.
     number: u64,
     anchors: String,
 }
@@ -123,8 +123,8 @@ impl Sent {
 
 const NUMBER_KEY: &str = "number";
 
-/// A metric of the proxies: the number of the anchors that they received; 0 while they use those of
-/// their environment.
+/// A metric of the proxies: the number of the anchors that they received, or 0 while they use the
+/// anchors of their environment.
 pub(in crate::check) const NUMBER: &str = "mesh_trust_bundle_number";
 
 /// A change reaches every proxy within this time. The kubelet takes up to two minutes to update the
@@ -209,7 +209,7 @@ fn differing(facts: &Facts, pod: &Pod, sent: &Sent) -> Option<Finding> {
     }
 }
 
-/// Returns the Unix time at which the pod's proxy started, or 0 if it is unknown.
+/// Returns the Unix time when the pod's proxy started, or 0 if it is unknown.
 fn started(pod: &Pod) -> u64 {
     let proxy = container_statuses(pod).find(|container| container.name == pod::PROXY_CONTAINER);
     proxy.and_then(running_since).unwrap_or(0)

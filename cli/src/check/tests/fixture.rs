@@ -1,4 +1,4 @@
-//! A healthy cluster as data, in which tests inject faults.
+//! A healthy cluster as data; tests inject faults into it.
 
 pub(in crate::check) mod viz;
 

@@ -1,4 +1,4 @@
-//! The certificates with which the extension serves the API server.
+//! The certificates that the extension presents to the API server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -73,7 +73,7 @@ fn serving(
     )
 }
 
-/// Returns the CA certificates with which the API server verifies the tap API.
+/// Returns the API server's CA certificates for the tap API.
 fn tap_bundle(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     let service = fact_ref(&facts.viz.api_service)?.as_ref();
     let service = service.ok_or_else(missing_api_service)?;

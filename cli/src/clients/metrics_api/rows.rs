@@ -83,7 +83,7 @@ pub(crate) struct RouteRow {
     pub(crate) service: String,
     /// As the client sees them: with their retries.
     pub(crate) effective: Option<Requests>,
-    /// Success rate and requests per second of what was sent, each retry counted.
+    /// Success rate and requests per second of all requests sent, each retry counted.
     pub(crate) actual: Option<(f64, f64)>,
 }
 

@@ -43,7 +43,7 @@ pub(super) fn note(policy: &OutboundPolicy, profile: &Profile) -> Option<String>
     ))
 }
 
-/// Returns the traffic to which the profile applies, and the routes that would apply without it.
+/// Returns the traffic that the profile applies to, and the routes that would apply without it.
 fn traffic<'a>(
     protocol: &'a OutboundProtocol,
     profile: &Profile,

@@ -1,4 +1,4 @@
-//! The flags that say which controller a query is sent to, and for which client.
+//! The flags that choose the controller and the client of a query.
 
 use crate::mesh::Mesh;
 use crate::mesh::controllers::QueryContext;
@@ -9,7 +9,7 @@ pub(crate) struct QuerySource {
     /// Pod of the destination controller to query; default: any ready one
     #[arg(long, value_name = "POD")]
     destination_pod: Option<String>,
-    /// Context token, with which proxies identify themselves: {"ns":"shop","nodeName":"a"}
+    /// Context token, as proxies send it to identify themselves: {"ns":"shop","nodeName":"a"}
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
 }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     dns: bool,
 }
 
-/// Interval in which a followed log is polled.
+/// The polling interval of a followed log.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {

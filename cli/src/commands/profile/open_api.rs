@@ -10,7 +10,7 @@ use super::route::route;
 use crate::exit::Failure;
 use crate::output;
 
-/// What is read of a document.
+/// The fields of a document that routes are made of.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {

@@ -31,7 +31,7 @@ fn pattern(path: &str) -> String {
     pattern
 }
 
-/// Quotes the characters that Go quotes: the expression is the same as that of `linkerd profile`.
+/// Quotes the characters that Go quotes, so that the expression equals `linkerd profile`'s.
 fn quote(literal: &str, pattern: &mut String) {
     for c in literal.chars() {
         if r"\.+*?()|[]{}^$".contains(c) {

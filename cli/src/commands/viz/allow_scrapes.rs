@@ -1,4 +1,4 @@
-//! `meshctl viz allow-scrapes`: prints the policy by which Prometheus scrapes the proxies of a
+//! `meshctl viz allow-scrapes`: prints the policy that lets Prometheus scrape the proxies of a
 //! namespace whose default policy denies.
 
 use serde_json::{Value, json};

@@ -27,7 +27,7 @@ The command forwards a port of this machine to the dashboard until Ctrl-C.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Address of this machine on which the dashboard is reached
+    /// Address of this machine to serve the dashboard on
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
     /// Port on this machine; 0 for any

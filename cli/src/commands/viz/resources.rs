@@ -37,8 +37,8 @@ pub(super) fn target(
     })
 }
 
-/// Returns the target of `--to` or `--from`. Its namespace is that of the command unless a flag
-/// names another.
+/// Returns the target of `--to` or `--from`. It is in the command's namespace unless a flag names
+/// another.
 pub(super) fn peer(
     resource: Option<&str>,
     namespace: Option<&str>,

@@ -25,7 +25,7 @@ pub(super) struct Args {
     /// Show the requests that the resource sends to this resource
     #[arg(long, value_name = "RESOURCE")]
     to: Option<String>,
-    /// Namespace of the resource of --to [default: that of -n]
+    /// Namespace of the resource of --to [default: the namespace of -n]
     #[arg(long, value_name = "NAME", requires = "to")]
     to_namespace: Option<String>,
     /// Select objects by their labels, in the notation of kubectl

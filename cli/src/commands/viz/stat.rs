@@ -26,13 +26,13 @@ pub(super) struct Args {
     /// Count only requests that the resources send to this resource
     #[arg(long, value_name = "RESOURCE", conflicts_with = "from")]
     to: Option<String>,
-    /// Namespace of the resource of --to [default: that of -n]
+    /// Namespace of the resource of --to [default: the namespace of -n]
     #[arg(long, value_name = "NAME", requires = "to")]
     to_namespace: Option<String>,
     /// Count only requests that the resources receive from this resource
     #[arg(long, value_name = "RESOURCE")]
     from: Option<String>,
-    /// Namespace of the resource of --from [default: that of -n]
+    /// Namespace of the resource of --from [default: the namespace of -n]
     #[arg(long, value_name = "NAME", requires = "from")]
     from_namespace: Option<String>,
     /// Select objects by their labels, in the notation of kubectl

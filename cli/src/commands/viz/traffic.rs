@@ -19,8 +19,8 @@ pub(super) struct TrafficArgs {
     resource: Vec<String>,
     #[command(flatten)]
     pub(super) window: Window,
-    /// URL of Prometheus, which is then reached without the API server [default: that of the viz
-    /// extension]
+    /// URL of a Prometheus to query without the API server [default: the viz extension's
+    /// Prometheus]
     #[arg(long, alias = "prometheusURL", value_name = "URL")]
     prometheus_url: Option<String>,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]

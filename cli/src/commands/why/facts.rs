@@ -1,5 +1,6 @@
-//! What is known about one connection or request. [`super::gather`] collects it from the running
-//! system, [`super::report`] evaluates it. A part that could not be collected is the reason why.
+//! The facts about one connection or request. [`super::gather`] collects them from the running
+//! system, [`super::report`] evaluates them. The reason stands in the place of a fact that could
+//! not be collected.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -77,7 +78,7 @@ pub(super) struct Target {
     /// The Service, as `NAMESPACE/NAME`.
     pub(super) service: Option<String>,
     pub(super) address: SocketAddr,
-    /// How the address was found, if it is not that of the Service.
+    /// How the address was found, if it is not the Service's.
     pub(super) note: Option<String>,
 }
 
@@ -183,12 +184,12 @@ pub(super) enum Choice {
     Seen,
     /// It is the only one.
     Only,
-    /// It stands for several, one of which was used.
+    /// It stands for several; the connection went to one of them.
     Example,
 }
 
 impl RequestLine {
-    /// Returns what routes are matched by.
+    /// Returns the parts of the request that routes match.
     pub(super) fn head<'a>(
         &'a self,
         authority: &'a str,

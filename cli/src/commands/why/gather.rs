@@ -1,5 +1,5 @@
-//! Makes the connection and collects what all parts know of it. A part that fails does not stop the
-//! others: the report states what is unknown, and why.
+//! Makes the connection and collects the observations of all parts. A part that fails does not stop
+//! the others: the report names the unknown parts and the reasons.
 
 mod attempt;
 mod candidate;
@@ -49,7 +49,8 @@ pub(super) async fn facts(
         Some(reason) => Observers::none(reason),
         None => Box::pin(Observers::start(mesh, &client, &node, &candidates, path)).await,
     };
-    // The agent reports the addresses of an enrolled pod; any other has those of its status.
+    // The agent reports the addresses of an enrolled pod. The addresses of any other pod are in its
+    // status.
     if let Some(ip) = client.ip {
         known.ip = ip;
     }

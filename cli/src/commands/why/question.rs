@@ -31,7 +31,7 @@ pub(super) enum Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortName {
     Number(u16),
-    /// Of a port of a Service.
+    /// The name of a Service's port.
     Name(String),
 }
 

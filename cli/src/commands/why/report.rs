@@ -1,5 +1,5 @@
-//! Evaluates facts: one step for everything that decides about the connection, in the order in
-//! which it decides, and a verdict. A pure function, so that its tables need no mesh.
+//! Evaluates facts: one step for everything that decides about the connection, in the order of the
+//! decisions, and a verdict. A pure function, so that its tables need no mesh.
 
 mod answer;
 mod kernel;
@@ -29,7 +29,7 @@ pub(super) struct Report {
 pub(super) struct Verdict {
     pub(super) outcome: VerdictOutcome,
     pub(super) text: String,
-    /// Of the response, if there was one.
+    /// The status of the response, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -227,7 +227,7 @@ fn object(meta: &Meta) -> String {
     }
 }
 
-/// Adds the namespace, which Linkerd's API leaves out for a Server: it is that of the pod.
+/// Adds the pod's namespace, since Linkerd's API leaves out the namespace of a Server.
 fn in_namespace(meta: &Meta, namespace: &str) -> Meta {
     let mut meta = meta.clone();
     if let Meta::Resource(resource) = &mut meta

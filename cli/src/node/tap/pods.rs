@@ -115,7 +115,7 @@ impl Objects {
         })
     }
 
-    /// Returns the object that owns a pod, and the workload to which it belongs.
+    /// Returns the object that owns a pod, and the workload that the pod belongs to.
     fn owners(&self, pod: &Pod) -> [Owner; 2] {
         let find = |_kind: &str, name: &str| {
             self.replica_sets.iter().find(|set| {

@@ -409,7 +409,7 @@ fn cors(settings: &CorsSettings) -> Value {
     })
 }
 
-/// Returns the replacement of the whole path, and that of the matched prefix.
+/// Returns the replacement of the whole path, and the replacement of the matched prefix.
 fn path_parts(path: Option<&PathModifier>) -> (Option<&str>, Option<&str>) {
     match path {
         Some(PathModifier::Full(path)) => (Some(&**path), None),

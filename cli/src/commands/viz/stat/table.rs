@@ -17,7 +17,7 @@ pub(super) struct Layout {
 struct Columns {
     with_namespace: bool,
     status: bool,
-    /// Of a Service whose ServiceProfile distributes its requests.
+    /// Whether a ServiceProfile distributes the requests of a Service.
     split: bool,
     server: bool,
     meshed: bool,
@@ -26,8 +26,8 @@ struct Columns {
     bytes: bool,
 }
 
-/// Renders a table for each kind, in the order in which the kinds first occur. If there are
-/// several, each name has its kind as a prefix.
+/// Renders a table for each kind, in the order of their first rows. If there are several, each name
+/// has its kind as a prefix.
 pub(super) fn render(mut rows: Vec<StatRow>, layout: Layout) -> String {
     let mut kinds: Vec<String> = Vec::new();
     for row in &rows {

@@ -16,7 +16,7 @@ pub(in crate::commands::viz) struct Filter {
     /// Only requests to this resource
     #[arg(long, value_name = "RESOURCE")]
     to: Option<String>,
-    /// Namespace of the resource of --to [default: that of -n]
+    /// Namespace of the resource of --to [default: the namespace of -n]
     #[arg(long, value_name = "NAME", requires = "to")]
     to_namespace: Option<String>,
     /// Only requests with this scheme

@@ -101,7 +101,7 @@ fn fields(headers: Option<&TapHeaders>) -> Value {
     headers.map_or(Value::Null, |headers| headers.iter().map(field).collect())
 }
 
-/// Returns the form of a protobuf duration, in which zeros are left out.
+/// Returns a duration as the fields of its protobuf message. Zeros are left out.
 fn duration(duration: Duration) -> Value {
     let mut parts = Map::new();
     if duration.as_secs() > 0 {

@@ -131,7 +131,7 @@ fn widths(
     widths
 }
 
-/// Returns the first columns, as many as fit and at least one.
+/// Returns the first columns that fit, at least one.
 fn fitting(mut widths: Vec<u16>, available: u16) -> Vec<u16> {
     while widths.len() > 1 && total_width(&widths) > usize::from(available) {
         widths.pop();

@@ -66,7 +66,7 @@ impl Attempt<'_> {
 }
 
 impl RequestLine {
-    /// Returns a request with a marker of its own, by which it is found among others.
+    /// Returns a request with a marker of its own, which distinguishes it from others.
     fn marked((method, path): &(Method, String)) -> Self {
         Self {
             method: method.clone(),

@@ -1,4 +1,4 @@
-//! Endpoints that are pods, one of which the connection goes to.
+//! Endpoints that are pods; the connection goes to one of them.
 
 use std::net::SocketAddr;
 

@@ -13,7 +13,7 @@ use crate::mesh::agent_process::AgentProcess;
 /// Marks the request, so that it is found in taps and logs.
 pub(super) const MARKER: &str = "l5d-why-id";
 
-/// The header by which a proxy explains a response of its own.
+/// A proxy that responds itself explains the response in this header.
 const PROXY_ERROR: &str = "l5d-proxy-error";
 
 /// How long a connection without a request is watched: a proxy that refuses an opaque connection

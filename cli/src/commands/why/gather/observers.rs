@@ -39,7 +39,7 @@ const MAX_OBSERVED: usize = 8;
 /// Events that one observer keeps; a busy pod has more within the time of a question.
 const MAX_EVENTS: usize = 10_000;
 
-/// Requests per second that a tap reports: those of the same method and path as the question's.
+/// Requests per second that a tap reports. They have the same method and path as the question's.
 const MAX_RPS: f32 = 1_000.0;
 
 /// A source of taps responds before the proxies have its subscription, which takes one connection.
@@ -61,7 +61,7 @@ impl Observers {
         }
     }
 
-    /// `path` is that of the request, if one is sent.
+    /// `path` is the request's path, if a request is sent.
     pub(super) async fn start(
         mesh: &Mesh,
         client: &MeshPod,
@@ -219,7 +219,7 @@ fn record_trace(process: AgentProcess, tasks: &mut JoinSet<()>) -> Seen<Redirect
 
 /// Reads a trace. Owns the whole process, because the end of its input ends the trace.
 async fn follow(mut process: AgentProcess, seen: Seen<RedirectionEvent>) {
-    // The end of the trace, or an invalid line, leaves what was seen before.
+    // The events seen before the end of the trace, or before an invalid line, stay.
     while let Ok(Some(line)) = next_line(&mut process.output).await {
         if let Ok(event) = serde_json::from_str(&line) {
             push(&seen, event);
@@ -254,7 +254,7 @@ fn record_tap(mut stream: TapStream, tasks: &mut JoinSet<()>) -> Seen<TapEvent> 
     let seen: Seen<TapEvent> = Seen::default();
     let events = seen.clone();
     tasks.spawn(async move {
-        // The end of the tap leaves what was seen before.
+        // The events seen before the end of the tap stay.
         while let Ok(Some(event)) = stream.next().await {
             push(&events, event);
         }

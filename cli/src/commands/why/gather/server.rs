@@ -1,4 +1,4 @@
-//! Finds the pod that the connection goes to, and reads what is known of it.
+//! Finds the pod that the connection goes to, and reads the facts about it.
 
 use std::net::SocketAddr;
 
@@ -49,7 +49,7 @@ fn choose(
         .ok()
         .and_then(|events| dialled_by_proxy(events, &addresses));
     let seen = candidates.iter().find(|it| Some(it.address) == seen);
-    // The event of the proxy's connect(2) may be read later than that of its arrival.
+    // The event of the proxy's connect(2) may be read later than the event of its arrival.
     let arrived = || {
         let mut arrived = candidates
             .iter()

@@ -78,8 +78,8 @@ pub(in crate::commands::why) fn is_through_proxy(facts: &Facts) -> bool {
     }
 }
 
-/// Returns the address to which the client's proxy made a connection, if the kernel saw one to one
-/// of these. The proxy may have connected to another port of it, that of the server's proxy.
+/// Returns the address in `among` that the client's proxy connected to, if the kernel saw it. The
+/// proxy may have connected to another port of the address, the port of the server's proxy.
 pub(in crate::commands::why) fn dialled_by_proxy(
     events: &[RedirectionEvent],
     among: &[SocketAddr],
@@ -94,7 +94,7 @@ pub(in crate::commands::why) fn dialled_by_proxy(
 }
 
 /// Returns the event of the client's connect(2). Other processes of the pod may connect to the same
-/// address; of a redirected connection the source tells which one it is.
+/// address. For a redirected connection, it is the last event before the proxy's accept(2).
 fn connect_event(facts: &Facts) -> Option<&RedirectionEvent> {
     let events = facts.client_kernel.as_ref().ok()?;
     let mut connects = events.iter().filter(|event| {
