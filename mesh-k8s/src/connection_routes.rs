@@ -2,8 +2,8 @@
 //! `v1alpha3` and `v1alpha2`.
 //!
 //! The crate of the Gateway API has types of single versions: its TLSRoute requires hostnames,
-//! which older versions do not, and its TCPRoute is one of the experimental channel. Fields that a
-//! version lacks are optional here. The types of parents and backends are those of the crate.
+//! which older versions do not, and its TCPRoute belongs to the experimental channel. Fields that a
+//! version lacks are optional here. The types of parents and backends come from the crate.
 
 use gateway_api::httproutes::{HttpRouteParentRefs, HttpRouteStatus};
 use gateway_api::tlsroutes::TlsRouteRulesBackendRefs;

@@ -1,8 +1,8 @@
 //! The report of `mesh-controller heartbeat`, which `meshctl diagnostics heartbeat` shows.
 //!
 //! Both read the cluster and Prometheus and build the report with these functions, so that the
-//! command shows what the controller sends. Names, values and queries are those of Linkerd's
-//! heartbeat.
+//! command shows what the controller sends. Linkerd's heartbeat has the same names, values and
+//! queries.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub const MAX_EXTENSIONS: u32 = 64;
 /// The length of a value. The longest one that a cluster has is a version with build metadata.
 pub const MAX_VALUE: usize = 128;
 
-/// What was read of a cluster; an error is the reason why it could not be read.
+/// The observations of a cluster. An error is the reason why one could not be read.
 #[derive(Clone, Debug)]
 pub struct Observations {
     /// Architecture of the node that sends the report, in the notation of image platforms.
@@ -59,7 +59,7 @@ pub struct Parameter {
     pub name: String,
     /// The value, or why the report lacks it.
     pub value: Result<String, Absence>,
-    /// What the value is, for users.
+    /// The meaning of the value, for users.
     pub meaning: &'static str,
 }
 
@@ -110,8 +110,9 @@ pub fn own_architecture() -> String {
 }
 
 impl Observations {
-    /// Converts what was read: the lists are of [`extension_namespaces`] and of ServiceProfiles, of
-    /// which [`one_object`] was read.
+    /// Converts the responses of the API server. The request of `extensions` has the parameters of
+    /// [`extension_namespaces`], and the request of `service_profiles` the parameters of
+    /// [`one_object`].
     pub fn new(
         architecture: Result<String, String>,
         config: Result<ConfigMap, String>,
@@ -157,7 +158,7 @@ impl Report {
         &self.0
     }
 
-    /// Returns the query with which the report is sent. It is sorted by name.
+    /// Returns the query that sends the report, sorted by name.
     pub fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         for parameter in &self.0 {

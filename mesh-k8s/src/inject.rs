@@ -1,4 +1,4 @@
-//! The pod patch: which pods are injected, and what is added to them.
+//! The pod patch: which pods are injected, and what injection adds to them.
 //!
 //! A pure function of values, namespace and pod, shared by the admission webhook, `meshctl inject`
 //! and the local node. [`decide`] returns whether a pod is injected, [`patch`] also returns the
@@ -74,7 +74,7 @@ pub enum InjectError {
     Tracing {
         /// The dotted path of the value.
         path: &'static str,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// Invalid annotations, one message each; the pod must not be admitted.
@@ -144,7 +144,7 @@ pub fn patch_service(values: &Values, namespace: &ObjectMeta, service: &Service)
     annotate_opaque(namespace, &service.metadata, default)
 }
 
-/// Returns the patch of an injected pod. `values` are those of this pod, with annotations applied.
+/// Returns the patch of an injected pod. `values` have the pod's annotations applied.
 fn injection_patch(
     values: &Values,
     annotations: &Annotations,
@@ -318,8 +318,8 @@ fn pod_spec(pod: &Pod) -> Cow<'_, PodSpec> {
     }
 }
 
-/// Hashes the unmodified bundle, including whitespace. The annotation shows with which trust
-/// anchors a pod was injected.
+/// Hashes the unmodified bundle, including whitespace. The annotation identifies the trust anchors
+/// that a pod was injected with.
 fn trust_root_sha256(bundle: &str) -> String {
     let mut text = String::with_capacity(64);
     for byte in Sha256::digest(bundle.as_bytes()) {

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Invalid {
     /// The path of the field, such as `spec.routes[1].timeout`.
     pub field: String,
-    /// What is wrong with its value, and what is expected.
+    /// The problem with its value, and the accepted values.
     pub problem: String,
 }
 

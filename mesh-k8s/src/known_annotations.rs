@@ -1,5 +1,5 @@
-//! The annotations that the mesh reads, with the objects on which they have an effect, for
-//! `meshctl analyze`. docs/reference/annotations.md describes them.
+//! The annotations that the mesh reads, for `meshctl analyze`, with the objects where they have an
+//! effect. docs/reference/annotations.md describes them.
 
 use mesh_core::annotation as keys;
 
@@ -8,11 +8,11 @@ use mesh_core::annotation as keys;
 pub struct KnownAnnotation {
     /// The key.
     pub key: &'static str,
-    /// The objects on which it has an effect; none for one that programs write.
+    /// The objects where it has an effect; none for one that programs write.
     pub places: &'static [Place],
 }
 
-/// An object on which an annotation has an effect.
+/// An object where an annotation has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A pod, or the template of a workload's pods.
@@ -53,7 +53,7 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().flat_map(|(keys, _)| *keys).copied()
 }
 
-/// The keys by the objects on which they have an effect.
+/// The keys by the objects where they have an effect.
 const KNOWN: &[(&[&str], &[Place])] = &[
     (
         &[

@@ -26,13 +26,13 @@ mod tests;
 /// How manifests are injected.
 #[derive(Clone, Debug, Default)]
 pub struct InjectOptions<'a> {
-    /// The annotations of the command line. Every pod gets all of them, a Service only that of
-    /// opaque ports.
+    /// The annotations of the command line. Every pod gets all of them, a Service only the
+    /// annotation of opaque ports.
     pub annotations: BTreeMap<String, String>,
     /// Whether the proxies run in ingress mode.
     pub ingress: bool,
-    /// The values with which the proxy is added to the manifest. Without them the manifest only
-    /// gets the annotation that makes the cluster's injector add it.
+    /// The values for adding the proxy to the manifest. Without them the manifest only gets the
+    /// annotation that makes the cluster's injector add it.
     pub manual: Option<&'a Values>,
 }
 
@@ -45,13 +45,13 @@ pub struct Report {
     pub namespace: Option<String>,
     /// The name, or the prefix of a generated name.
     pub name: String,
-    /// What was done to the object.
+    /// How the object was changed, or why not.
     pub outcome: Outcome,
     /// Configuration that has no effect and what the mesh does not support, one message each.
     pub warnings: Vec<String>,
 }
 
-/// What was done to an object.
+/// How an object was changed, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The proxy was added to the manifest.
@@ -62,8 +62,8 @@ pub enum Outcome {
     Uninjected,
     /// The workload is not injected and unchanged.
     Skipped(Vec<SkipReason>),
-    /// The workload is unchanged because its annotations, or those of the command line, are
-    /// invalid; one message each.
+    /// The workload is unchanged because its annotations, or the command line's, are invalid; one
+    /// message each.
     Refused(Vec<String>),
     /// The object is unchanged: it is not a workload, or there is nothing to remove.
     Unchanged,
@@ -120,7 +120,7 @@ pub fn inject(
 ///
 /// # Errors
 ///
-/// None at present; the signature is that of [`inject`].
+/// None at present; [`inject`] returns the same type.
 pub fn uninject(documents: Vec<Value>) -> Result<(Vec<Value>, Vec<Report>), ManifestError> {
     visit_all(documents, &mut |object| {
         let outcome = if uninject_object(object) {

@@ -1,7 +1,7 @@
 //! Accessors of a Pod.
 //!
-//! The controllers, the injector and the local node all use these accessors, so that they agree on
-//! which pods are meshed, and on their service account and opaque ports.
+//! The controllers, the injector and the local node all use these accessors, so that they agree
+//! which pods are meshed, and which service account and opaque ports they have.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

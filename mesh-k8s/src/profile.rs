@@ -3,8 +3,9 @@
 //! The controllers convert each object that they read; [`validate`](crate::validate) and `meshctl
 //! profile` accept what this converts. The conversion finds all problems of an object.
 //!
-//! Linkerd's limits are those of an object in etcd. Here each list and each expression has a limit,
-//! because the owner of a profile does not own the proxies that apply it, nor the controller.
+//! Linkerd has no limits except etcd's limit on an object. Here each list and each expression has a
+//! limit, because the owner of a profile does not own the proxies that apply it, nor the
+//! controller.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -58,14 +59,14 @@ pub struct Converted {
 pub const MAX_ROUTES: usize = 1_000;
 /// The number of response classes of a route.
 pub const MAX_RESPONSE_CLASSES: usize = 100;
-/// The number of parts of a traffic split, each of which is a balancer in each client's proxy.
+/// The number of parts of a traffic split. Each is a balancer in each client's proxy.
 pub const MAX_OVERRIDES: usize = 100;
 /// The length of a route's name, which is a label of metrics.
 pub const MAX_NAME: usize = 256;
 /// The length of a host name with a port.
 pub const MAX_AUTHORITY: usize = 259;
 
-/// The times for which proxies count a request towards a retry budget.
+/// The range of the `ttl` of a retry budget: how long proxies count a request.
 const BUDGET_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 /// The highest ratio of a retry budget that proxies accept.
 const MAX_BUDGET_RATIO: f32 = 1000.0;
@@ -104,7 +105,7 @@ pub fn template(service: &str, namespace: &str, cluster_domain: &str) -> String 
         .replace("DOMAIN", cluster_domain)
 }
 
-/// Returns whether a profile of this name is that of a Service of some cluster:
+/// Returns whether a profile has the name of a Service of some cluster:
 /// `web.shop.svc.cluster.local`.
 pub fn is_name_of_service(name: &str) -> bool {
     let mut labels = name.split('.');
@@ -112,7 +113,7 @@ pub fn is_name_of_service(name: &str) -> bool {
 }
 
 impl Override {
-    /// Returns the part for clients of a port, which is that of an authority without port.
+    /// Returns the part for clients of a port. An authority without port gets this port.
     pub fn at(&self, port: u16) -> WeightedAuthority {
         WeightedAuthority {
             authority: if self.has_port {

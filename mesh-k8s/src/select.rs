@@ -49,7 +49,7 @@ pub fn text(labels: &Labels) -> String {
 ///
 /// # Errors
 ///
-/// The text is too long or not a selector; the error says what was expected.
+/// The text is too long or not a selector; the error says what the parser expected.
 pub fn parse(text: &str) -> Result<LabelSelector, String> {
     let invalid = |problem: &str| {
         let shown: String = text.chars().take(100).collect();

@@ -79,7 +79,7 @@ pub struct FieldError {
     pub field: String,
     /// The JSON of the value, shortened; absent if the field is missing.
     pub value: Option<String>,
-    /// What is wrong, a clause without subject: `is not a port number`.
+    /// The problem, a clause without subject: `is not a port number`.
     pub problem: String,
     /// What to do about it, in the imperative; empty if the problem says it.
     pub fix: String,

@@ -17,8 +17,8 @@ use serde_json::Value;
 use self::common::OpenObject;
 use self::reading::ValuesError;
 
-/// Defines structs of values with the default of each field: the one after `=`, or else that of its
-/// type.
+/// Defines structs of values with the default of each field: the expression after `=`, or else the
+/// default of its type.
 macro_rules! values {
     ($(
         $(#[$meta:meta])*
@@ -305,7 +305,7 @@ impl Values {
         identity::trust_domain(&self.identity_trust_domain, &self.cluster_domain)
     }
 
-    /// Returns the URL to which reports of the installation are sent, if they are.
+    /// Returns the URL that receives reports of the installation, if they are sent.
     pub fn heartbeat_receiver(&self) -> Option<&str> {
         non_empty(&self.heartbeat_url).filter(|_| !self.disable_heart_beat)
     }

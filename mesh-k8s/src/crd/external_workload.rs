@@ -51,7 +51,7 @@ pub struct WorkloadIp {
 /// A port of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct WorkloadPort {
-    /// The name by which Servers and Services refer to the port.
+    /// The name of the port, for Servers and Services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// A port number from 1 to 65535.

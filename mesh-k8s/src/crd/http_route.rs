@@ -1,6 +1,6 @@
 //! Linkerd's own `HTTPRoute`, a subset of the Gateway API's.
 //!
-//! The types of parents, rules, filters and timeouts are those of the Gateway API, so that one
+//! The types of parents, rules, filters and timeouts come from the Gateway API, so that one
 //! conversion serves both kinds. A parent can be a Server here: the types allow it, although the
 //! validation of the Gateway API would reject it.
 

@@ -85,7 +85,7 @@ pub struct NetworkError {
     pub at: usize,
     /// The exception.
     pub except: IpNet,
-    /// What is wrong with it, and what to write instead.
+    /// The problem with it, and what to write instead.
     pub problem: String,
 }
 

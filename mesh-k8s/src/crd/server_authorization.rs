@@ -44,7 +44,7 @@ pub struct ServerSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientSelector {
-    /// The networks of the clients; those of the cluster if absent or empty.
+    /// The networks of the clients; the cluster's networks if absent or empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub networks: Option<Vec<Network>>,
     /// Whether clients need no authentication.
@@ -70,7 +70,7 @@ pub struct MeshTlsSelector {
     pub service_accounts: Option<Vec<ServiceAccountRef>>,
 }
 
-/// A ServiceAccount; without `namespace` in that of the referring object.
+/// A ServiceAccount; without `namespace` in the namespace of the referring object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct ServiceAccountRef {
     /// The name of the ServiceAccount.

@@ -29,7 +29,7 @@ pub struct ServiceProfileSpec {
     /// The retry budget of the routes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_budget: Option<RetryBudget>,
-    /// The destinations among which requests are split.
+    /// The destinations of a traffic split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dst_overrides: Option<Vec<WeightedDestination>>,
     /// Ports without protocol detection, of a destination outside the cluster. A Service has an
@@ -135,7 +135,7 @@ pub struct RetryBudget {
     /// Retries per second that are always allowed.
     #[serde(default)]
     pub min_retries_per_second: u32,
-    /// The time for which a request counts, in the notation of Go.
+    /// How long a request counts, in the notation of Go.
     pub ttl: String,
 }
 

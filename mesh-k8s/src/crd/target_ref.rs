@@ -17,7 +17,8 @@ pub struct LocalTargetRef {
     pub name: String,
 }
 
-/// A reference to an object in any namespace; without `namespace` in that of the referring object.
+/// A reference to an object in any namespace; without `namespace` in the namespace of the referring
+/// object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct NamespacedTargetRef {
     /// The API group of the referenced object.

@@ -25,8 +25,8 @@ struct MeasuredContainer<'a> {
     cpu: &'static str,
 }
 
-/// Returns the figures of an installation. Those of the viz extension's Prometheus are only there
-/// if a namespace of `extensions` is that of the extension.
+/// Returns the figures of an installation. Figures of the viz extension's Prometheus are among them
+/// only if `extensions` has the extension's namespace.
 pub fn figures(control_namespace: &str, extensions: &[ObjectMeta]) -> Vec<Figure> {
     let figure = |name: &str, query: &str, meaning| Figure {
         name: name.to_owned(),

@@ -19,7 +19,7 @@ pub struct Receiver {
 #[error("expected a URL such as https://reports.example.com/mesh: {0}")]
 pub struct ReceiverError(&'static str);
 
-/// Servers commonly accept 8 KiB of a request line, most of which the report may need.
+/// Servers commonly accept 8 KiB of a request line, and the report may need most of it.
 const MAX_URL: usize = 2048;
 
 impl FromStr for Receiver {

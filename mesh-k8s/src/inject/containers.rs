@@ -19,7 +19,7 @@ use super::env::{
 use crate::pod;
 use crate::values::{Bounds, Image, ProbeTiming, Resources, UNPRIVILEGED_ID, Values, non_empty};
 
-/// The names by which [`super::uninject`] finds what injection added.
+/// [`super::uninject`] finds the additions of an injection by these names.
 pub(super) const NETWORK_VALIDATOR: &str = "linkerd-network-validator";
 pub(super) const DEBUG_CONTAINER: &str = "linkerd-debug";
 pub(super) const END_ENTITY_VOLUME: &str = "linkerd-identity-end-entity";

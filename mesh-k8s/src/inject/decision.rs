@@ -33,7 +33,7 @@ pub enum SkipReason {
     DisabledByAnnotation,
     /// Neither namespace nor pod enables injection.
     NotEnabled,
-    /// The pod has no token with which its proxy could obtain a certificate.
+    /// The pod has no token, which its proxy needs to obtain a certificate.
     NoServiceAccountToken,
 }
 

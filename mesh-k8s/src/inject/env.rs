@@ -39,7 +39,7 @@ pub(super) const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/ser
 /// 5737), which is never routed; the agent redirects this one destination even for the proxy.
 const REDIRECT_CHECK: &str = "192.0.2.1:20001";
 
-/// TCP keep-alive interval, and the time after which unacknowledged data closes a connection.
+/// TCP keep-alive interval, and the time until unacknowledged data closes a connection.
 const KEEP_ALIVE: &str = "10000ms";
 const USER_TIMEOUT: &str = "30s";
 /// Effectively no timeout, in the longest unit that the proxy parses.
@@ -359,8 +359,8 @@ fn mesh_variables(env: &mut Env, values: &Values) {
     }
 }
 
-/// Returns the ports whose policy the proxy requests at start: declared ports and those of HTTP
-/// readiness and liveness probes, in lexical order.
+/// Returns the ports whose policy the proxy requests at start, in lexical order: declared ports,
+/// and the ports of HTTP readiness and liveness probes.
 fn inbound_ports(spec: &PodSpec) -> String {
     let mut ports: Vec<String> = Vec::new();
     for container in pod::containers(spec) {

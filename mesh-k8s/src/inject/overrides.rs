@@ -3,7 +3,7 @@
 //!
 //! An invalid value is an error if it is the pod's own, or if it restricts which clients may
 //! connect. Any other value that cannot be used changes nothing: the setting that it would override
-//! stays in effect, and a warning names object, annotation, value and what is accepted. So a typing
+//! stays in effect, and a warning names object, annotation, value and accepted values. So a typing
 //! error in a namespace's log level does not prevent every pod of the namespace from starting.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,7 +125,7 @@ pub(super) fn apply(
     report
 }
 
-/// Merges the variables of the namespace and then those of the workload by name.
+/// Merges the variables of the namespace and then the workload's variables by name.
 pub(super) fn merge_additional_env(
     values: &mut Values,
     origin: AnnotationOrigin<'_>,

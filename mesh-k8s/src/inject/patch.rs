@@ -1,7 +1,7 @@
 //! JSON patches (RFC 6902), with `add` operations, and `remove` for annotations.
 //!
-//! A patch is its text, into which each value is serialised once: the webhook sends the text, and
-//! most of what a review costs is to make it.
+//! A patch is its text, and each value is serialised into it once: the webhook sends the text, and
+//! making it is most of the cost of a review.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Patch {
 /// Why a patch cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The text is not that of a patch.
+    /// The text is not a patch.
     #[error("the patch is not a list of operations")]
     Parse(#[source] serde_json::Error),
     /// The object has no place for a value.

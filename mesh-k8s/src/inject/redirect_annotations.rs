@@ -1,4 +1,4 @@
-//! The annotations from which the agent, or another CNI plugin, redirects a pod.
+//! The annotations that tell the agent, or another CNI plugin, how to redirect a pod.
 //!
 //! Agent and plugin read the annotations of pods only, neither values nor namespaces. So the
 //! annotations of an injected pod must match the configuration of its proxy, whether that came from

@@ -18,8 +18,8 @@ pub const DISABLE_TAP: &str = "viz.linkerd.io/disable-tap";
 const TAP_SVC_NAME: &str = "LINKERD2_PROXY_TAP_SVC_NAME";
 
 /// Returns the patch that lets `observer`, an identity, tap the proxy of a pod. It is empty for a
-/// pod without a proxy, one that has been patched, and one for which the pod or its namespace
-/// disables tap.
+/// pod without a proxy, for a pod that has been patched, and if the pod or its namespace disables
+/// tap.
 ///
 /// # Errors
 ///

@@ -18,15 +18,15 @@ const SERVICE_NAME: &str = "service.name";
 /// The labels that name the service; the first present one counts.
 const SERVICE_LABELS: [&str; 2] = ["app.kubernetes.io/instance", "app.kubernetes.io/name"];
 
-/// Returns the attributes: those of the values, the name of the service by the pod's labels, and
-/// the pod's annotations. Later ones replace earlier ones.
+/// Returns the attributes: the labels of the values, the name of the service by the pod's labels,
+/// and the pod's annotations. Later ones replace earlier ones.
 pub(super) fn attributes(
     values: &Values,
     pod: &ObjectMeta,
     component: Option<&str>,
 ) -> Annotations {
     let mut attributes = values.proxy.tracing.labels.clone();
-    // The labels of the control plane are those of the release, as the chart renders its proxies.
+    // Proxies of the control plane have only the labels of the values, as the chart renders them.
     if component.is_some() {
         return attributes;
     }

@@ -1,4 +1,4 @@
-//! The ports of a pod: declared, named, opaque and skipped ports, and those of its proxy.
+//! The ports of a pod: declared, named, opaque and skipped ports, and its proxy's ports.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use mesh_core::units::list_items;
 
 use super::{PROXY_CONTAINER, annotation, containers, plain_env};
 
-/// The ports on which a pod's proxy listens, according to its environment variables.
+/// The ports of a pod's proxy, according to its environment variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProxyPorts {
     /// The port of inbound connections.
@@ -22,7 +22,7 @@ pub struct ProxyPorts {
     pub admin: u16,
 }
 
-/// Returns every declared port with its container, those of init containers first.
+/// Returns every declared port with its container, the ports of init containers first.
 pub fn declared(spec: &PodSpec) -> impl Iterator<Item = (&Container, &ContainerPort)> {
     containers(spec).flat_map(|container| {
         container
@@ -64,8 +64,8 @@ pub fn named(spec: &PodSpec, name: &str) -> Vec<u16> {
     ports
 }
 
-/// Returns the ports of a pod that a port of a Service leads to; `number` is that of the Service's
-/// port. A name may lead to several ports, or to none.
+/// Returns the ports of a pod that a port of a Service leads to; `number` is the Service's port. A
+/// name may lead to several ports, or to none.
 pub fn targets(port: &ServicePort, pod: &Pod, number: u16) -> Vec<u16> {
     match &port.target_port {
         None => vec![number],
@@ -127,7 +127,7 @@ fn named_of(spec: Option<&PodSpec>, name: &str) -> Vec<u16> {
 /// # Errors
 ///
 /// An item that is neither a port, a range nor a valid port name, or a list with too many ranges;
-/// the text says what is accepted.
+/// the text says what the list accepts.
 pub fn check_list(list: &str) -> Result<(), String> {
     let numbers: Vec<&str> = list_items(list)
         .filter(|item| !is_port_name(item))

@@ -19,7 +19,7 @@ pub const MAX_EXPRESSION: usize = 4_096;
 
 /// An expression counts as this size when compiled; ordinary ones are smaller.
 const SMALL_EXPRESSION: usize = 64 << 10;
-/// The size of a compiled expression, and what one that is not small counts as.
+/// The largest size of a compiled expression. An expression that is not small counts as this size.
 const LARGE_EXPRESSION: usize = 1 << 20;
 /// The size of the compiled expressions of a profile in each proxy.
 const MAX_EXPRESSIONS: usize = 64 << 20;
@@ -266,7 +266,8 @@ impl Reader {
     }
 }
 
-/// Returns the last line of an error of the regex crate, the others of which draw the expression.
+/// Returns a message with the last line of an error of the regex crate. The other lines draw the
+/// expression.
 fn unusable(source: &str, error: &str) -> String {
     let last = error.lines().last().unwrap_or_default();
     let shown = shown(source);

@@ -40,8 +40,8 @@ fn is_dns_name(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split('.').all(label)
 }
 
-/// Checks the part after `spiffe://`. Linkerd admits an ID without path too, which is that of a
-/// trust domain and of no workload, so that it would match no client.
+/// Checks the part after `spiffe://`. Linkerd also admits an ID without path. Such an ID names a
+/// trust domain and no workload, so it would match no client.
 fn is_spiffe_id(id: &str) -> bool {
     let plain = |b: u8| b"-_.".contains(&b);
     let Some((domain, path)) = id.split_once('/') else {

@@ -179,7 +179,7 @@ impl<'a> Node<'a> {
         number
     }
 
-    /// Reports a text that is not one of those of an enumeration.
+    /// Reports a text that is not a value of an enumeration.
     pub(super) fn one_of<'t>(&self, allowed: &[&'t str]) -> Option<&'t str> {
         let text = self.text()?;
         let found = allowed.iter().find(|allowed| **allowed == text);

@@ -14,7 +14,7 @@ use crate::profile;
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The problems of the object.
 pub fn service_profile(object: &Value) -> Result<(), Vec<Invalid>> {
     let mut problems = Vec::new();
     for field in object.as_object().into_iter().flat_map(|map| map.keys()) {
@@ -55,7 +55,7 @@ fn spec(value: &Value) -> Result<ServiceProfileSpec, Invalid> {
         ));
     }
     ServiceProfileSpec::deserialize(value).map_err(|error| {
-        // Errors of serde_json have no field, those of serde_norway do, and JSON is YAML.
+        // Errors of serde_json name no field. Errors of serde_norway do, and JSON is YAML.
         let text = match serde_norway::from_str::<ServiceProfileSpec>(&value.to_string()) {
             Err(error) => error.to_string(),
             Ok(_) => error.to_string(),

@@ -35,7 +35,7 @@ pub enum ValuesError {
     Value {
         /// The dotted path of the value.
         path: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// A key is unknown.
@@ -112,8 +112,8 @@ const IGNORED: &[IgnoredKey] = ignored! {
 };
 
 impl Values {
-    /// Reads values, for example those of a ConfigMap. Unknown keys are skipped, since a newer
-    /// version may have written them.
+    /// Reads values, for example from a ConfigMap. Unknown keys are skipped, since a newer version
+    /// may have written them.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ pub fn ignored_keys<V: ChartValues>(given: &Value) -> Vec<IgnoredKey> {
     V::IGNORED.iter().filter(is_given).copied().collect()
 }
 
-/// Returns the JSON schema with which Helm validates values. It is of draft 7, which every Helm 3
+/// Returns the JSON schema that Helm validates values with. It is of draft 7, which every Helm 3
 /// supports, with all definitions inlined. Maps with defined keys reject other keys; `null` is
 /// accepted everywhere.
 pub fn schema<V: ChartValues>() -> Value {

@@ -262,7 +262,7 @@ values! {
         pub runbook_url: String,
     }
 
-    /// The certificate with which a component serves the API server.
+    /// The certificate that a component presents to the API server.
     pub struct Certificate {
         /// The Secret with the certificate (`tap-k8s-tls`, `tap-injector-k8s-tls`) is managed
         /// externally; `caBundle`, `injectCaFrom` or `injectCaFromSecret` sets its CA

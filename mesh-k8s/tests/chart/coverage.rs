@@ -20,13 +20,13 @@ pub(crate) struct Coverage {
     pub(crate) leaves: Vec<String>,
     /// The values behind the variables of templates.
     pub(crate) aliases: &'static [(&'static str, &'static str)],
-    /// The call that replaces `null` by the default, with which every template begins.
+    /// The call that replaces `null` by the default. Every template begins with it.
     pub(crate) first_line: &'static str,
     /// Values without an effect on the rendering, and why.
     pub(crate) no_effect: &'static [(&'static str, &'static str)],
     /// Values that only have an effect together with others or with a certain value.
     pub(crate) together: &'static [(&'static [&'static str], &'static str)],
-    /// Values to which a single changed value is added. Each value has an effect on one of them.
+    /// Values that a single changed value is added to. Each value has an effect on one of them.
     pub(crate) bases: &'static [&'static str],
     /// Renders the chart.
     pub(crate) render: fn(&str) -> Result<Vec<Value>, String>,
@@ -402,7 +402,7 @@ fn control_plane() -> Coverage {
     }
 }
 
-/// Values with which components are scaled.
+/// Values that scale components.
 pub(crate) const AUTOSCALED: &str = "{controller: {autoscaling: {enabled: true}}, destinationResources: {cpu: {request: 100m}}, policyController: {resources: {cpu: {request: 100m}}}, identityResources: {cpu: {request: 100m}}, proxyInjectorResources: {cpu: {request: 100m}}}";
 
 fn another_of_control_plane(path: &str, value: &Value) -> Option<Value> {

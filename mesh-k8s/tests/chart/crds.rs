@@ -180,8 +180,7 @@ fn api_server_validates_resources() {
         .map(|object| format!("---\n{object}\n"))
         .collect();
     let _leftover = InstalledDefinitions::missing_on(&context);
-    // The same field manager as that of installations: on a cluster with a mesh this changes
-    // nothing.
+    // Installations have the same field manager: on a cluster with a mesh this changes nothing.
     kubectl(
         &context,
         &["apply", "--server-side", "--force-conflicts"],

@@ -9,7 +9,7 @@ use mesh_k8s::values::{Values, VizValues};
 use serde_json::{Map, Value};
 use serde_norway::Value as Yaml;
 
-/// The width to which comments are wrapped.
+/// The width of lines with comments.
 const WIDTH: usize = 120;
 
 /// A chart whose files are generated from its values structs.

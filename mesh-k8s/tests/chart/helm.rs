@@ -118,8 +118,8 @@ pub(crate) fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Valu
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
-/// Returns the DaemonSet of the agents, if there is one. That of charts that had them in another
-/// namespace is not.
+/// Returns the DaemonSet of the agents, if there is one. It leaves out the DaemonSet of charts that
+/// had the agents in another namespace.
 pub(crate) fn agents(objects: &[Value]) -> Option<&Value> {
     objects.iter().find(|object| {
         object["kind"] == "DaemonSet"

@@ -88,8 +88,8 @@ fn namespace_of_agents_admits_them_and_no_webhook() {
     assert!(!shared.iter().any(|object| object["kind"] == "Namespace"));
 }
 
-/// Agents of a chart that had them in the release namespace are removed by a change of their
-/// DaemonSet, not by its deletion, after which they would remove the mesh from their nodes.
+/// Earlier charts had the agents in the release namespace. A change of their DaemonSet removes
+/// them, not its deletion: agents of a deleted DaemonSet would remove the mesh from their nodes.
 #[test]
 fn daemon_set_of_earlier_charts_remains_without_nodes() {
     require_helm!("daemon_set_of_earlier_charts_remains_without_nodes");

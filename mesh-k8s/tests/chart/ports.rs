@@ -93,8 +93,8 @@ fn dashboard_without_privileges_reads_no_workloads() {
     assert_eq!(rendered(restricted), (false, false, true));
 }
 
-/// Otherwise a connection is opaque for the client's proxy and not for the pod's, of which
-/// `meshctl check` warns.
+/// Otherwise a connection is opaque for the client's proxy and not for the pod's. `meshctl check`
+/// warns of that.
 #[test]
 fn services_and_pods_of_the_charts_have_the_same_opaque_ports() {
     require_helm!("services_and_pods_of_the_charts_have_the_same_opaque_ports");

@@ -59,7 +59,7 @@ fn scaled_components_have_no_replicas_of_their_own() {
     assert_eq!(components, 3);
 }
 
-/// Checks that every object has the recommended labels of Kubernetes and those of its chart.
+/// Checks that every object has the recommended labels of Kubernetes and the labels of its chart.
 pub(crate) fn check_labels(objects: &[Value], of_chart: &[&str]) {
     for object in objects {
         let name = format!("{} {}", object["kind"], object["metadata"]["name"]);

@@ -222,7 +222,7 @@ fn viz_notes_name_missing_prometheus_and_ignored_keys() {
     assert!(text.contains("enablePSP: "), "{text}");
 }
 
-/// The identity that the tap injector writes into pods must be that of the tap API's pods.
+/// The tap injector must write the identity of the tap API's pods into other pods.
 #[test]
 fn tapped_proxies_trust_identity_of_tap_api() {
     require_helm!("tapped_proxies_trust_identity_of_tap_api");

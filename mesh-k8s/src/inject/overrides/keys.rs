@@ -23,7 +23,7 @@ pub(in crate::inject) struct ConfigKey {
 
 /// Why an annotation overrides nothing.
 pub(in crate::inject) enum OverrideError {
-    /// The value is invalid; the text says what is expected.
+    /// The value is invalid; the text says what the key accepts.
     Invalid(String),
     /// The value is valid and has no effect in this mesh; the text says why.
     NotApplicable(&'static str),
@@ -80,7 +80,7 @@ pub(super) const SECURITY: [&str; 2] = [
 
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
-/// In the order in which they are applied.
+/// The keys, in the order of their application.
 pub(in crate::inject) const CONFIG_KEYS: &[ConfigKey] = &[
     key!(inherited "config.linkerd.io/proxy-image" => proxy.image.name: required),
     key!(inherited "config.linkerd.io/proxy-version" => proxy.image.version: any),

@@ -1,6 +1,6 @@
 //! The request target that the kubelet makes of a probe's path: it parses the path as a reference
-//! by the rules of Go's `net/url`, sets scheme and host, and writes the URL again. What cannot be
-//! parsed is escaped as a whole, its query included.
+//! by the rules of Go's `net/url`, sets scheme and host, and writes the URL again. It escapes an
+//! unparsable path as a whole, its query included.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ pub fn request_target(path: &str) -> Option<String> {
 enum Reference<'a> {
     /// A path; the query has its question mark.
     Path { path: &'a str, query: &'a str },
-    /// Of a scheme without path, such as `mailto:a`.
+    /// A scheme without path, such as `mailto:a`.
     Opaque,
 }
 
@@ -160,7 +160,7 @@ mod tests {
             ("/%41 (b)", "/A%20%28b%29"),
             ("/grün", "/gr%C3%BCn"),
             ("/a\"<b>", "/a%22%3Cb%3E"),
-            // What cannot be parsed is the path.
+            // An unparsable text is taken as the path.
             ("/100%", "/100%25"),
             ("/100%?a=1", "/100%25%3Fa=1"),
             ("/a\tb", "/a%09b"),
