@@ -131,7 +131,7 @@ values! {
         #[serde(rename = "controllerUID")]
         #[schemars(range(min = 1))]
         pub controller_uid: i64 = 2103,
-        /// Group ID of the controllers; negative for that of the image
+        /// Group ID of the controllers; negative for the image's group
         #[serde(rename = "controllerGID")]
         pub controller_gid: i64 = -1,
         /// Log level of the controllers
@@ -213,8 +213,8 @@ values! {
         pub controller: Controller,
         /// PodMonitors for the Prometheus operator
         pub pod_monitor: PodMonitor,
-        /// URL (`http` or `https`) to which a CronJob sends reports of the installation; empty for
-        /// no reports
+        /// URL (`http` or `https`) that receives reports of the installation from a CronJob; empty
+        /// for no reports
         pub heartbeat_url: String,
         /// Send no reports, even if `heartbeatUrl` is set
         pub disable_heart_beat: bool = false,
@@ -222,7 +222,7 @@ values! {
         pub heartbeat_schedule: String,
         /// Resource requests and limits of the CronJob of reports
         pub heartbeat_resources: Resources,
-        /// URL (`http`) of a Prometheus from which reports take the figures of proxies; empty for
+        /// URL (`http`) of the Prometheus that has the figures of proxies for reports; empty for
         /// reports without them
         pub prometheus_url: String,
         /// RBAC subjects that are granted read access to the configuration of the mesh (ConfigMap

@@ -49,7 +49,7 @@ values! {
     /// The timeout of a controller's probe.
     #[derive(Copy)]
     pub struct ProbeTimeout {
-        /// Seconds after which a probe times out
+        /// Timeout of a probe, in seconds
         pub timeout_seconds: i32 = 1,
     }
 }

@@ -96,13 +96,14 @@ values! {
     pub struct PolicyController {
         /// Log level of the policy service
         pub log_level: String = "info".into(),
-        /// CIDR blocks of the addresses from which kubelets send probes
+        /// CIDR blocks of the addresses that kubelets send probes from
         // A kubelet may send probes from any address of its node, and the chart cannot know them.
         pub probe_networks: Vec<String> = vec!["0.0.0.0/0".into(), "::/0".into()],
         /// Addresses of a pod's node that may connect to a port whose probes show no path (HTTPS,
-        /// opaque ports) or may be redirected: `hostIPs`, those in the pod's status; `podCIDRs`,
-        /// the first address of each podCIDR of the Node, with which plugins like bridge connect.
-        /// Every pod in the host network of that node has them, too. Empty admits none
+        /// opaque ports) or may be redirected: `hostIPs`, the addresses in the pod's status;
+        /// `podCIDRs`, the first address of each podCIDR of the Node, which plugins like bridge
+        /// connect from. Every pod in the host network of that node has them, too. Empty admits
+        /// none
         #[schemars(extend("items" = { "type": "string", "enum": ["hostIPs", "podCIDRs"] }))]
         pub node_probe_sources: Vec<String> = vec![],
         /// Resource requests and limits of the policy service
@@ -132,12 +133,11 @@ values! {
         /// Private key of the webhook, in PEM
         #[serde(rename = "keyPEM")]
         pub key_pem: String,
-        /// CA certificates with which the API server verifies the certificate of the webhook, in
-        /// PEM
+        /// CA certificates for the API server to verify the certificate of the webhook, in PEM
         pub ca_bundle: String,
-        /// Certificate (namespace/name) from which cert-manager injects the `caBundle`
+        /// Certificate (namespace/name) whose CA cert-manager injects as `caBundle`
         pub inject_ca_from: String,
-        /// Secret (namespace/name) from which cert-manager injects the `caBundle`
+        /// Secret (namespace/name) whose CA cert-manager injects as `caBundle`
         pub inject_ca_from_secret: String,
         /// Namespaces whose objects the API server sends to the webhook
         #[schemars(with = "OpenObject")]
@@ -187,12 +187,11 @@ values! {
         /// Private key of the webhook, in PEM
         #[serde(rename = "keyPEM")]
         pub key_pem: String,
-        /// CA certificates with which the API server verifies the certificate of the webhook, in
-        /// PEM
+        /// CA certificates for the API server to verify the certificate of the webhook, in PEM
         pub ca_bundle: String,
-        /// Certificate (namespace/name) from which cert-manager injects the `caBundle`
+        /// Certificate (namespace/name) whose CA cert-manager injects as `caBundle`
         pub inject_ca_from: String,
-        /// Secret (namespace/name) from which cert-manager injects the `caBundle`
+        /// Secret (namespace/name) whose CA cert-manager injects as `caBundle`
         pub inject_ca_from_secret: String,
         /// Namespaces whose objects the API server sends to the webhook
         #[schemars(with = "OpenObject")]
@@ -227,8 +226,8 @@ values! {
         /// The most replicas of a component
         #[schemars(range(min = 1))]
         pub max_replicas: u32 = 10,
-        /// CPU time of a controller's containers, in percent of their request, above which it gets
-        /// another replica
+        /// CPU time of a controller's containers, in percent of their request; above it, the
+        /// controller gets another replica
         #[serde(rename = "targetCPUUtilizationPercentage")]
         #[schemars(range(min = 1))]
         pub target_cpu_utilization_percentage: u32 = 70,

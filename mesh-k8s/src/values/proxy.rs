@@ -16,9 +16,10 @@ values! {
         pub image: Image = Image::named("mesh/proxy"),
         /// Ports of the proxy
         pub ports: Ports,
-        /// User ID of the proxy, by which redirection exempts its connections before it listens
+        /// User ID of the proxy; redirection recognizes the proxy's connections by it before the
+        /// proxy listens, and exempts them
         pub uid: i64 = i64::from(annotation::DEFAULT_PROXY_UID),
-        /// Group ID of the proxy; negative for that of the image
+        /// Group ID of the proxy; negative for the image's group
         pub gid: i64 = -1,
         /// Log level of the proxy
         pub log_level: String = "warn,linkerd=info,hickory=error".into(),
@@ -66,7 +67,7 @@ values! {
         pub native_sidecar: bool = true,
         /// Delay the application until the proxy is ready
         pub r#await: bool = true,
-        /// Seconds by which a proxy that is not a native sidecar delays SIGTERM, for applications
+        /// Delay of SIGTERM in a proxy that is not a native sidecar, in seconds, for applications
         /// that continue to send; native sidecars terminate last in any case
         pub wait_before_exit_seconds: u32 = 0,
         /// Timeout of connecting to another pod
@@ -149,7 +150,7 @@ values! {
     pub struct ProbeTiming {
         /// Seconds before the first probe
         pub initial_delay_seconds: i32,
-        /// Seconds after which a probe times out
+        /// Timeout of a probe, in seconds
         pub timeout_seconds: i32,
     }
 
@@ -160,7 +161,7 @@ values! {
         pub initial_delay_seconds: i32 = 0,
         /// Seconds between probes
         pub period_seconds: i32 = 1,
-        /// Failures after which the kubelet restarts the container
+        /// Failures until the kubelet restarts the container
         pub failure_threshold: i32 = 120,
     }
 
@@ -174,15 +175,15 @@ values! {
     pub struct Streams {
         /// Timeout of the first response on a stream
         pub initial_timeout: String = "3s".into(),
-        /// Idle time after which a stream is reopened
+        /// Idle time until a stream is reopened
         pub idle_timeout: String = "5m".into(),
-        /// Age at which a stream is reopened, so that load spreads over replicas
+        /// Age of a stream until it is reopened, so that load spreads over replicas
         pub lifetime: String = "1h".into(),
     }
 
     /// Metrics of the proxy.
     pub struct Metrics {
-        /// Label metrics with the hostnames of requests, of which there may be any number
+        /// Label metrics with the hostnames of requests; there may be any number of hostnames
         pub hostname_labels: bool,
     }
 

@@ -85,8 +85,8 @@ values! {
         /// Comma-separated ports and ranges whose outbound connections bypass the proxy; overridden
         /// by an annotation
         pub ignore_outbound_ports: String = annotation::DEFAULT_SKIP_PORTS.into(),
-        /// Ports of the API server, to which connections from the control plane's pods bypass the
-        /// proxy, because they connect before they have a certificate
+        /// Ports of the API server; connections to them from the control plane's pods bypass the
+        /// proxy, because the pods connect before they have a certificate
         #[serde(rename = "kubeAPIServerPorts")]
         pub kube_api_server_ports: String = "443,6443".into(),
         /// Comma-separated CIDR blocks whose connections bypass the proxy
@@ -129,10 +129,10 @@ values! {
         /// Unused address that the validator connects to; empty for 1.1.1.1:20001, or
         /// [fd00::1]:20001 with IPv6
         pub connect_addr: String,
-        /// Address on which the validator expects the redirected connection; empty for the proxy's
+        /// Address where the validator expects the redirected connection; empty for the proxy's
         /// outbound port on all addresses
         pub listen_addr: String,
-        /// Timeout after which the validator fails
+        /// Time until the validator fails
         pub timeout: String = "10s".into(),
         /// Replaces the whole security context of the validator's container
         #[schemars(with = "Option<OpenObject>")]

@@ -40,7 +40,7 @@ values! {
         #[serde(rename = "defaultUID")]
         #[schemars(range(min = 1))]
         pub default_uid: i64 = 2103,
-        /// Group ID of the components; negative for that of the image
+        /// Group ID of the components; negative for the image's group
         #[serde(rename = "defaultGID")]
         pub default_gid: i64 = -1,
 
@@ -72,7 +72,7 @@ values! {
         /// The metrics API, which answers `viz stat` and the dashboard
         #[serde(rename = "metricsAPI")]
         pub metrics_api: MetricsApi,
-        /// The tap API, through which users watch requests
+        /// The tap API, which lets users watch requests
         pub tap: Tap,
         /// The webhook that enables tap in the proxies of new pods
         pub tap_injector: TapInjector,
@@ -133,8 +133,8 @@ values! {
 
     /// The proxy of a component.
     pub struct ComponentProxy {
-        /// Resource requests and limits of the proxy; an empty one is that of the control plane's
-        /// `proxy.resources`
+        /// Resource requests and limits of the proxy; an empty one has the value in the control
+        /// plane's `proxy.resources`
         pub resources: Resources,
     }
 
@@ -199,7 +199,7 @@ values! {
         pub enforced_host_regexp: String,
         /// Do not permit the dashboard to tap, and to read and show definitions of workloads. It
         /// has no users of its own: everyone who can open it may otherwise watch requests and read
-        /// specifications, in which values of environments are redacted
+        /// specifications, where values of environments are redacted
         pub restrict_privileges: bool = false,
         /// Clients of the dashboard over the network; by default none. `meshctl viz dashboard` and
         /// `kubectl port-forward` need nothing here
@@ -227,7 +227,7 @@ values! {
 
     /// Grafana.
     pub struct Grafana {
-        /// URL of a Grafana that the browsers of users reach, to which the dashboard links
+        /// URL of a Grafana that the browsers of users reach; the dashboard links to it
         pub external_url: String,
         /// Prefix of the uid of Grafana's dashboards in the links
         pub uid_prefix: String,
@@ -239,11 +239,11 @@ values! {
     pub struct GrafanaDashboards {
         /// Create the ConfigMaps
         pub enabled: bool = false,
-        /// Namespace of the ConfigMaps; empty for that of the extension
+        /// Namespace of the ConfigMaps; empty for the extension's namespace
         pub namespace: String,
-        /// Labels by which Grafana's sidecar finds them
+        /// Labels that Grafana's sidecar finds them by
         pub labels: StringMap = [("grafana_dashboard".to_owned(), "1".to_owned())].into(),
-        /// Annotations, by which the sidecar finds the folder
+        /// Annotations that tell the sidecar the folder
         pub annotations: StringMap = [("grafana_folder".to_owned(), "Mesh".to_owned())].into(),
     }
 
@@ -251,13 +251,13 @@ values! {
     pub struct PrometheusRule {
         /// Create the PrometheusRules; requires the Prometheus operator
         pub enabled: bool = false,
-        /// Namespace of the PrometheusRules; empty for that of the extension
+        /// Namespace of the PrometheusRules; empty for the extension's namespace
         pub namespace: String,
         /// Labels of the PrometheusRules, for the selector of Prometheus
         pub labels: StringMap,
         /// Annotations of the PrometheusRules
         pub annotations: StringMap,
-        /// URL of the directory with the runbooks, to which alerts link; empty for the path in the
+        /// URL of the directory with the runbooks that alerts link to; empty for the path in the
         /// repository
         pub runbook_url: String,
     }
@@ -274,11 +274,11 @@ values! {
         /// Private key of the certificate, in PEM
         #[serde(rename = "keyPEM")]
         pub key_pem: String,
-        /// CA certificates with which the API server verifies the certificate, in PEM
+        /// CA certificates for the API server to verify the certificate, in PEM
         pub ca_bundle: String,
-        /// Certificate (namespace/name) from which cert-manager injects the `caBundle`
+        /// Certificate (namespace/name) whose CA cert-manager injects as `caBundle`
         pub inject_ca_from: String,
-        /// Secret (namespace/name) from which cert-manager injects the `caBundle`
+        /// Secret (namespace/name) whose CA cert-manager injects as `caBundle`
         pub inject_ca_from_secret: String,
     }
 
