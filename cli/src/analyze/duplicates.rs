@@ -1,4 +1,4 @@
-//! Authorizations that authorize no client whom another one does not authorize.
+//! Redundant authorizations: another one already authorizes all their clients.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! ServiceProfiles that no client uses, and routes and retries of them without effect.
+//! ServiceProfiles that no client uses, and routes and retries of ServiceProfiles without effect.
 
 use mesh_k8s::crd::service_profile::ServiceProfileSpec;
 use mesh_k8s::validate::{self, Denied, Submission};

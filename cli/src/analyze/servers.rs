@@ -14,7 +14,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Reports a Server without pods, and one whose port none of them has.
+/// Reports a Server that selects no pods, and a Server whose port no selected pod has.
 fn selection(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
     let selector = &server.spec()["podSelector"];
     let mut workloads = objects

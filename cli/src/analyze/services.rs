@@ -1,4 +1,4 @@
-//! Services that lead to no pods or to a port that none of them has, and their annotations.
+//! Services that lead to no pods or to a port that none of their pods has, and their annotations.
 
 use std::collections::BTreeMap;
 

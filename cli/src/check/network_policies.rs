@@ -47,7 +47,8 @@ enum Direction {
     Egress,
 }
 
-/// The NetworkPolicies of one direction that apply to a pod, which admit what one of them does.
+/// The NetworkPolicies of one direction that apply to a pod. They admit traffic that one of them
+/// admits.
 struct Applied<'a> {
     pod: &'a Pod,
     direction: Direction,

@@ -54,8 +54,8 @@ pub(super) fn routes_of<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<(&'a 
     Ok(all)
 }
 
-/// Returns what a Server selects and policies have an effect on: meshed pods, and
-/// ExternalWorkloads, which all have a proxy.
+/// Returns the workloads that a Server selects and that policies have an effect on: meshed pods,
+/// and ExternalWorkloads, which all have a proxy.
 pub(super) fn selected<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<Selected<'a>>> {
     let pods = facts.meshed_pods()?.map(Selected::Pod);
     let mut all: Vec<Selected<'_>> = pods.collect();

@@ -28,7 +28,7 @@ pub(crate) struct TapQuery {
     namespace: String,
     /// Empty for a namespace.
     name: String,
-    /// In the notation of kubectl; empty for all pods of the target.
+    /// A label selector in the notation of kubectl; empty for all pods of the target.
     pub(crate) selector: String,
     /// The destination of the requests and its namespace.
     pub(crate) to: Option<(Resource, String)>,

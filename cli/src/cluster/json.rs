@@ -13,7 +13,7 @@ use crate::clients;
 pub(crate) struct JsonObjects {
     /// The objects with `apiVersion` and `kind`.
     pub(crate) items: Vec<Value>,
-    /// Group and kind of those that the API server does not serve.
+    /// Group and kind of the objects that the API server does not serve.
     pub(crate) unserved: Vec<(&'static str, &'static str)>,
 }
 

@@ -1,6 +1,6 @@
 //! `meshctl why`: follows one connection or request through everything that decides about it, on
-//! the running system. [`gather`] makes the connection and collects what all parts know of it;
-//! [`report`] evaluates that without further input.
+//! the running system. [`gather`] makes the connection and collects the observations of all parts;
+//! [`report`] evaluates them without further input.
 
 mod authorization;
 mod facts;

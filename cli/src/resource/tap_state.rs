@@ -8,14 +8,14 @@ use mesh_k8s::pod;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TapState {
     Enabled,
-    /// By an annotation.
+    /// An annotation disables tap.
     Disabled,
     /// Injected before the extension was installed.
     Missing,
 }
 
 impl TapState {
-    /// Returns what the tap API decides: `disable-tap` takes precedence.
+    /// Decides as the tap API does: `disable-tap` takes precedence.
     pub(crate) fn of_pod(pod: &Pod) -> Self {
         let is_true = |key: &str| pod::is_annotated(&pod.metadata, key);
         if is_true(DISABLE_TAP) {

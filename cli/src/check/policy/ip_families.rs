@@ -11,7 +11,8 @@ use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::selected::{Selected, selected, servers};
 use crate::facts::{Facts, full_name};
 
-/// Default policies that allow every client; what they do not see they would have allowed.
+/// Default policies that allow every client. They would also allow the connections that bypass
+/// them.
 const OPEN: [&str; 2] = ["all-unauthenticated", "audit"];
 /// An argument of the init container.
 const NO_IPV6: &str = "--ipv6=false";

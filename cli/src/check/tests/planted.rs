@@ -1,6 +1,6 @@
 //! Faults that were planted after the checks were written, from what operators report about meshes.
-//! Most were written down before it was known which of them `check` names. The test of the one that
-//! it cannot see gives the reason.
+//! Most were written down before anyone knew which of them `check` reports. It cannot see one of
+//! them; that fault's test gives the reason.
 
 use serde_json::{Value, json};
 

@@ -29,7 +29,7 @@ pub(crate) enum Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StatQuery {
     pub(crate) target: Target,
-    /// In the notation of kubectl; empty for all objects.
+    /// A label selector in the notation of kubectl; empty for all objects.
     pub(crate) selector: String,
     pub(crate) window: TimeWindow,
     pub(crate) peer: Option<Peer>,

@@ -15,7 +15,7 @@ use mesh_core::tap::{
     TapContext, TapDirection, TapEvent, TapEventKind, TapHeaders, TapStreamEnd, TapStreamId,
 };
 
-/// Returns `None` for an event of an unknown kind, or without what every event has.
+/// Returns `None` for an event of an unknown kind, or without a part that every event has.
 pub(super) fn read(message: Message) -> Option<TapEvent> {
     let direction = match ProxyDirection::try_from(message.proxy_direction).ok()? {
         ProxyDirection::Inbound => TapDirection::Inbound,

@@ -152,7 +152,7 @@ impl Objects {
         self.routes.iter().filter_map(Object::route_parents)
     }
 
-    /// Names the Servers that apply to all ports of a Server instead of it.
+    /// Names the Servers that apply in place of a Server, if others apply to all its ports.
     fn older(&self, server: &Server, workloads: &[Workload]) -> Option<String> {
         let mut names = BTreeSet::new();
         for workload in workloads.iter().map(Workload::view) {

@@ -8,7 +8,8 @@ const HTTP: &str = "HTTP requests";
 const GRPC: &str = "gRPC requests";
 const OPAQUE: &str = "opaque connections";
 
-/// Returns what the profile of a destination replaces of its policy; `None` if the policy applies.
+/// Describes the parts of a destination's policy that its profile replaces; `None` if the policy
+/// applies.
 pub(super) fn note(policy: &OutboundPolicy, profile: &Profile) -> Option<String> {
     let is_split = !profile.overrides.is_empty();
     let has = match (!profile.routes.is_empty(), is_split) {

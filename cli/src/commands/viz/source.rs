@@ -105,8 +105,8 @@ pub(super) fn scope_without_cluster(global: &Global) -> Scope {
     }
 }
 
-/// Returns the cluster and the namespaces that the flags select, for a command about what a local
-/// node does not have: a Prometheus, a dashboard in a pod, or objects of the extension.
+/// Returns the cluster and the namespaces that the flags select, for a command that needs something
+/// which a local node lacks: a Prometheus, a dashboard in a pod, or objects of the extension.
 pub(super) async fn cluster(global: &Global) -> anyhow::Result<(Cluster, Scope)> {
     let mesh = Mesh::find(global).await?;
     let scope = mesh.scope(global);

@@ -100,7 +100,7 @@ mod tests {
             ["shop/client -> web:80", "refused by Server shop/web", ""]
         );
         assert!(lines[3].starts_with("1 ") && lines[3].ends_with("kernel decided  (0.25 ms)"));
-        // The terminal does not obey what a peer has chosen.
+        // The terminal obeys no control sequence of a peer.
         assert_eq!(lines[4], format!("{INDENT}a detail\\u{{1b}}[2J"));
         assert_eq!(lines[5], format!("{INDENT}try: one line"));
         assert_eq!(lines[7..10], ["cat <<EOF", "  a: b", "EOF"]);

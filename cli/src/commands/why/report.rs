@@ -184,7 +184,7 @@ fn verdict(facts: &Facts, steps: &[Step]) -> Verdict {
 }
 
 fn milliseconds(duration: Duration) -> f64 {
-    // Microseconds are what the clocks resolve.
+    // The clocks resolve microseconds.
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 

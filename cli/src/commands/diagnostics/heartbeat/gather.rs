@@ -1,4 +1,4 @@
-//! Reads what the report has, as the controller does, with the permissions of the user.
+//! Reads the report's data as the controller does, with the permissions of the user.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Whether reports are sent, and where to: what the CronJob says, because it is what runs.
+//! Whether reports are sent, and where to. The CronJob decides it, because the CronJob sends them.
 
 use mesh_k8s::heartbeat::NAME;
 use mesh_k8s::kinds::CronJob;

@@ -1,4 +1,4 @@
-//! Asks the controllers what they tell the client's proxy, and the proxy what it has sent before.
+//! Asks the controllers for their responses to the client's proxy, and the proxy for its counters.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

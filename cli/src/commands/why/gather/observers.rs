@@ -149,7 +149,7 @@ impl Observers {
         Ok(view(&events, OF_CLIENT, facts))
     }
 
-    /// Returns what the server's proxy reported of the request, whichever of the endpoints it is.
+    /// Returns the report of the request by the server's proxy, whichever endpoint the server is.
     pub(super) fn tap_of_server(&self, facts: &Facts) -> Fact<Option<TappedRequest>> {
         let mut reason = Err("the server is not one of the tapped pods".to_owned());
         for tap in &self.server_taps {

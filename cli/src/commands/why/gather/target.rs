@@ -160,7 +160,7 @@ fn port_of(service: &Service, full: &str, wanted: Option<&PortName>) -> Result<u
     };
     match (found, wanted) {
         (Some((port, _)), _) => Ok(*port),
-        // Clients may use any port of an address; what the mesh does with it is worth knowing.
+        // Clients may use any port of an address, and the answer says how the mesh treats it.
         (None, Some(PortName::Number(port))) => Ok(*port),
         (None, Some(PortName::Name(name))) => Err(Failure::Input(format!(
             "Service {full} has no port {name:?}; it has {}",

@@ -1,4 +1,4 @@
-//! Reads pods and what their node agents know of them.
+//! Reads pods, and the reports of their node agents about them.
 
 use anyhow::Context as _;
 use kube::Api;

@@ -1,4 +1,4 @@
-//! What the client's proxy decides, by what the controllers tell it.
+//! The decisions of the client's proxy, by the responses of the controllers.
 
 use http::HeaderMap;
 use mesh_core::endpoint::Endpoint;

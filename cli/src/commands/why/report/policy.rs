@@ -1,5 +1,5 @@
-//! The inbound policy of the server's port: what its proxy reported, or what the policy of the
-//! controllers decides about the client.
+//! The inbound policy of the server's port: the report of its proxy, or the decision about the
+//! client by the controllers' policy.
 
 use std::collections::BTreeSet;
 

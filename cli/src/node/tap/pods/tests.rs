@@ -117,7 +117,7 @@ fn addresses_of_one_running_pod_have_labels() {
     let objects = objects(vec![
         pod("web-1-a", "10.0.0.1", "", "Running"),
         pod("web-1-b", "10.0.0.2", "", "Running"),
-        // On the network of the same node.
+        // In the host network of the same node.
         pod("web-1-c", "10.0.0.2", "", "Running"),
         pod("web-1-d", "10.0.0.1", "", "Succeeded"),
     ]);
