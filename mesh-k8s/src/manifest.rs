@@ -47,7 +47,7 @@ pub struct Report {
     pub name: String,
     /// How the object was changed, or why not.
     pub outcome: Outcome,
-    /// Configuration that has no effect and what the mesh does not support, one message each.
+    /// Configuration that has no effect or that the mesh does not support, one message each.
     pub warnings: Vec<String>,
 }
 

@@ -321,8 +321,8 @@ fn debug_security() -> SecurityContext {
     }
 }
 
-/// The capabilities of the first container without those that the init container needs, which are
-/// added.
+/// Returns the capabilities of the first container. It adds the capabilities that the init
+/// container needs, and drops none of them.
 fn init_capabilities(spec: &PodSpec) -> Capabilities {
     let first = spec
         .containers

@@ -63,7 +63,7 @@ pub(super) struct OverrideReport {
     pub(super) rejected_keys: BTreeSet<&'static str>,
 }
 
-/// Returns the pod's annotations and those it inherits from its namespace.
+/// Returns the pod's annotations and the annotations that it inherits from its namespace.
 pub(super) fn inherit(namespace: &ObjectMeta, pod: &ObjectMeta) -> Annotations {
     let mut merged = pod.annotations.clone().unwrap_or_default();
     for (key, value) in namespace.annotations.iter().flatten() {

@@ -134,8 +134,8 @@ fn injection_is_idempotent_and_uninjection_restores() {
         // The annotation of opaque ports stays, because it cannot be distinguished from a user's.
         strip(&mut back[2], annotation::OPAQUE_PORTS);
         let mut before = case("kinds");
-        // Maps and lists are removed with their last entry, so only those differ that were empty
-        // before.
+        // Maps and lists are removed with their last entry, so only maps and lists that were empty
+        // before differ.
         for document in back.iter_mut().chain(&mut before) {
             strip_empty(document);
         }

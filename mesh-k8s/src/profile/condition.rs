@@ -9,7 +9,7 @@ use super::Reader;
 use crate::crd::service_profile::{self as written, RequestCondition, ResponseCondition};
 use crate::invalid::shown;
 
-/// The number of conditions of a profile, with those inside of others.
+/// The number of conditions of a profile, including nested ones.
 pub const MAX_CONDITIONS: usize = 5_000;
 /// The number of conditions inside each other. prost limits nesting to 100, and a condition in a
 /// list takes two levels.

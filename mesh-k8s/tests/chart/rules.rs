@@ -296,7 +296,7 @@ fn linkerd_values_files_are_accepted_and_ignored_keys_noted() {
         assert!(notes.contains(&line), "{line}{notes}");
     }
     assert!(!notes.contains("heartbeatSchedule"), "{notes}");
-    // Private keys must not be written to a ConfigMap, even those without effect.
+    // Private keys must not be written to a ConfigMap, not even keys without effect.
     let keys = "{policyValidator: {crtPEM: a, caBundle: b, keyPEM: hidden}, profileValidator: {crtPEM: a, caBundle: b, keyPEM: hidden}}";
     let objects = helm::control_plane(keys).unwrap();
     let config = helm::find(&objects, "ConfigMap", "linkerd-config");
