@@ -164,7 +164,7 @@ strategy:
 {{- if and .Values.heartbeatUrl (not .Values.disableHeartBeat) }}yes{{ end }}
 {{- end }}
 
-{{/* A regular expression of a field of a cron expression. Parameter: that of a value of the field. */}}
+{{/* A regular expression of a field of a cron expression. Parameter: the regular expression of one value. */}}
 {{- define "mesh.cronField" -}}
 {{- $item := printf "([*?]|%s(-%s)?)(/[1-9][0-9]*)?" . . -}}
 {{ $item }}(,{{ $item }})*

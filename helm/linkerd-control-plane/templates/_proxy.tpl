@@ -12,7 +12,7 @@ Parameters of all defines:
   await         whether it delays the other containers
 */}}
 
-{{/* The annotations of a pod with a proxy, including those for redirection, which the init container has as arguments. */}}
+{{/* The annotations of a pod with a proxy, including annotations for redirection; the init container has these as arguments. */}}
 {{- define "mesh.proxy.annotations" -}}
 {{- $values := .root.Values -}}
 {{ include "mesh.createdBy" .root }}
@@ -55,7 +55,7 @@ linkerd.io/workload-ns: {{ .root.Release.Namespace }}
 linkerd.io/proxy-deployment: linkerd-{{ .component }}
 {{- end }}
 
-{{/* The requests and limits of this pod, merged with those of all proxies. */}}
+{{/* The requests and limits of this pod, merged with proxy.resources. */}}
 {{- define "mesh.proxy.resources" -}}
 {{- $merged := deepCopy .root.Values.proxy.resources }}
 {{- range $kind, $bounds := .resources }}

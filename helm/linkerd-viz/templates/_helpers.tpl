@@ -198,7 +198,7 @@ affinity:
 {{- include "viz.jobScheduling" . }}
 {{- end }}
 
-{{/* The nodes on which a component may run. Parameters: root; values, like metricsAPI. */}}
+{{/* The nodes that may run the pods of a component. Parameters: root; values, like metricsAPI. */}}
 {{- define "viz.jobScheduling" -}}
 {{- with .values.nodeSelector | default .root.Values.nodeSelector }}
 nodeSelector:
@@ -215,7 +215,7 @@ tolerations:
 {{- if or .externalSecret .crtPEM }}yes{{ end }}
 {{- end }}
 
-{{/* The annotations with which cert-manager writes a caBundle. Parameter: a value like tap. */}}
+{{/* The annotations that make cert-manager write a caBundle. Parameter: a value like tap. */}}
 {{- define "viz.injectCa" -}}
 {{- with .injectCaFrom }}
 cert-manager.io/inject-ca-from: {{ . }}
