@@ -50,13 +50,6 @@ const CONSTRUCTIONS: [Construction; 5] = [
     },
 ];
 
-/// Places that exceed a limit today, with their highest figure per 1,000 lines for each of
-/// `CONSTRUCTIONS`. A figure may fall and not rise; a place that holds all limits leaves the list.
-#[rustfmt::skip] // a table, one row a line
-const EXCEEDING: [(&str, [usize; 5]); 1] = [
-    ("documents", [15, 8, 17, 0, 2]),
-];
-
 /// Words before `which`.
 const PREPOSITIONS: [&str; 36] = [
     "about", "above", "across", "after", "against", "along", "among", "around", "as", "at",
@@ -73,10 +66,6 @@ const SUBJECT_WORDS: usize = 3;
 
 /// Reports places with more of a construction than its limit.
 pub(crate) fn prose(tree: &Tree) -> Vec<Finding> {
-    exceeding(tree, &EXCEEDING)
-}
-
-fn exceeding(tree: &Tree, exceptions: &[(&str, [usize; 5])]) -> Vec<Finding> {
     let mut places: BTreeMap<&str, Place<'_>> = BTreeMap::new();
     for file in &tree.files {
         if let Some(paragraphs) = paragraphs(file) {
@@ -86,15 +75,9 @@ fn exceeding(tree: &Tree, exceptions: &[(&str, [usize; 5])]) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for (name, place) in &places {
-        let exception = exceptions.iter().find(|(exception, _)| exception == name);
-        let mut holds = true;
         for (index, construction) in CONSTRUCTIONS.iter().enumerate() {
             let found = &place.found[index];
-            let is_below = |tenths: usize| found.len() * 10_000 <= tenths * place.lines;
-            holds &= is_below(construction.limit);
-            let ratchet = exception.map_or(0, |(_, highest)| highest[index] * 10);
-            let limit = construction.limit.max(ratchet);
-            if is_below(limit) {
+            if found.len() * 10_000 <= construction.limit * place.lines {
                 continue;
             }
             let advice = format!(
@@ -103,14 +86,10 @@ fn exceeding(tree: &Tree, exceptions: &[(&str, [usize; 5])]) -> Vec<Finding> {
                 construction.remedy,
                 found.len(),
                 place.lines,
-                tenths(limit),
+                tenths(construction.limit),
             );
             let finding = |(file, line): &(&File, usize)| file.finding(*line, "prose", &advice);
             findings.extend(found.iter().take(SHOWN).map(finding));
-        }
-        if let (true, Some((file, _)), Some(_)) = (holds, place.first, exception) {
-            let advice = format!("{name} holds all limits: remove it from `EXCEEDING`");
-            findings.push(file.finding(1, "prose", advice));
         }
     }
     findings
@@ -135,7 +114,6 @@ fn place(path: &str) -> &str {
 #[derive(Default)]
 struct Place<'a> {
     lines: usize,
-    first: Option<(&'a File, usize)>,
     /// The occurrences of each construction.
     found: [Vec<(&'a File, usize)>; 5],
 }
@@ -144,7 +122,6 @@ impl<'a> Place<'a> {
     fn add(&mut self, file: &'a File, paragraphs: &[Paragraph<'a>]) {
         for paragraph in paragraphs {
             self.lines += paragraph.len();
-            self.first = self.first.or(Some((file, 1)));
             let words = words(paragraph);
             for end in 1..=words.len() {
                 let until = &words[..end];
@@ -374,17 +351,5 @@ mod tests {
         let exceeding = |text: &str| places(&prose(&Tree::of(&[("a/src/b.rs", text)]))).len();
         assert_eq!(exceeding(&few), 1);
         assert_eq!(exceeding(&enough), 0);
-    }
-
-    #[test]
-    fn place_with_an_exception_may_not_rise_above_it_and_leaves_the_list_below_the_limits() {
-        let three = "// That of a.\n".repeat(3) + &"// A line.\n".repeat(997);
-        let check = |text: &str, highest: usize| -> usize {
-            let tree = Tree::of(&[("a/src/b.rs", text)]);
-            exceeding(&tree, &[("a", [highest, 0, 0, 0, 0])]).len()
-        };
-        assert_eq!(check(&three, 3), 0);
-        assert_eq!(check(&three, 2), 3);
-        assert_eq!(check("// A line.\n", 3), 1);
     }
 }
