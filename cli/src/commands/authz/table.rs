@@ -297,6 +297,9 @@ mod tests {
    spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: web}, {group: policy.linkerd.io, kind: Server, name: grpc}]}}
 - {apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: put, namespace: shop},
    spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: web, port: 8080}]}}
+- {apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: two, namespace: shop},
+   spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: web},
+     {group: policy.linkerd.io, kind: Server, name: gone, port: 8080}]}}
 - {apiVersion: gateway.networking.k8s.io/v1, kind: GRPCRoute, metadata: {name: cart, namespace: shop},
    spec: {parentRefs: [{group: policy.linkerd.io, kind: Server, name: grpc}]}}
 - {apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {name: clients, namespace: shop},
@@ -334,6 +337,7 @@ spec:
                 "web 8080 get httproute.gateway - - deny -",
                 "web 8080 get httproute.policy.linkerd.io clients - deny -",
                 "web 8080 put httproute.gateway - - deny a parent Server is referenced with port",
+                "web 8080 two httproute.gateway - - deny a parent Server is referenced with port",
                 "web-2 http - - - - deny Server web is older",
             ]
         );
