@@ -76,12 +76,13 @@ async fn http1_load_by_wrk_and_h2load() {
         .run("h2load --h1 -n 10000 -c 16 http://10.96.0.1/")
         .await;
     assert_none_failed(&report, 10_000);
-    // One connection carried it all, and it was TLS.
+    // One connection carried all requests, and it was TLS. Before its load wrk opens and closes a
+    // connection without a byte, which the server sees too.
     let name = server.identity();
     let opened = client
         .metric(&["tcp_open_total", "peer=\"dst\"", &name])
         .await;
-    assert_eq!(opened, 1.0);
+    assert_eq!(opened, 2.0);
 }
 
 #[tokio::test]
