@@ -23,6 +23,7 @@ pub mod duration;
 mod ebpf;
 mod fmt;
 mod fuzz;
+mod go_build;
 mod image;
 pub mod interrupt;
 mod measurement;

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::command::{self, captured_stdout};
-use crate::stage;
+use crate::command::captured_stdout;
 use crate::workspace::find_program;
+use crate::{go_build, stage};
 
 /// The directory of the module, below the checkout.
 const DIRECTORY: &str = "xtask/prometheus";
@@ -46,16 +46,7 @@ pub(crate) fn prometheus(root: &Path) -> anyhow::Result<GoProgram> {
     let sources = root.join(DIRECTORY);
     let output = root.join("target/prometheus");
     stage::run("prometheus", "from its sources", || {
-        let mut build = Command::new("go");
-        build
-            .current_dir(&sources)
-            .args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false"])
-            .args(["-tags", TAGS, "-ldflags", "-s -w -buildid="])
-            .arg("-o")
-            .arg(&output)
-            .arg(PACKAGE)
-            .env("CGO_ENABLED", "0");
-        command::run("go build", &mut build)
+        go_build::build(&sources, PACKAGE, TAGS, "-s -w -buildid=", &output)
     })?;
     let program = fs::read(&output).with_context(|| format!("read {}", output.display()))?;
     Ok(GoProgram {

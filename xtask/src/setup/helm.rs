@@ -4,12 +4,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, bail};
 
 use crate::workspace::{self, find_program};
-use crate::{command, stage};
+use crate::{go_build, stage};
 
 pub(crate) const HELM: &str = "helm";
 
@@ -27,10 +26,10 @@ struct Versions {
     kubernetes_minor: String,
 }
 
-/// Returns the directory of the built Helm if the machine has no other and it exists.
+/// Returns the directory of the built Helm, if there is one.
 pub(crate) fn directory(root: &Path) -> Option<PathBuf> {
     let directory = built_directory(root).ok()?;
-    (find_program(HELM).is_none() && directory.join(HELM).exists()).then_some(directory)
+    directory.join(HELM).exists().then_some(directory)
 }
 
 pub(crate) fn is_missing(root: &Path) -> bool {
@@ -50,16 +49,13 @@ pub(crate) fn complete(root: &Path) -> anyhow::Result<()> {
     let versions = versions(root)?;
     let output = built_directory(root)?.join(HELM);
     stage::run(HELM, &format!("{} from its sources", versions.helm), || {
-        let mut build = Command::new("go");
-        build
-            .current_dir(root.join(DIRECTORY))
-            .args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false"])
-            .args(["-ldflags", &linker_flags(&versions)])
-            .arg("-o")
-            .arg(&output)
-            .arg(format!("{MODULE}/cmd/helm"))
-            .env("CGO_ENABLED", "0");
-        command::run("go build", &mut build)
+        go_build::build(
+            &root.join(DIRECTORY),
+            &format!("{MODULE}/cmd/helm"),
+            "",
+            &linker_flags(&versions),
+            &output,
+        )
     })
     .map(drop)
 }
