@@ -11,7 +11,7 @@ use mesh_objects::model::{Name, Object, RouteId, Server};
 use serde_json::Value;
 
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
-use super::selected::{Selected, of_kind, records, routes_of, selected, servers};
+use super::selected::{Selected, of_kind, records, routes, routes_of, selected, servers};
 use super::{analysis, data_plane, fix};
 use crate::facts::{Environment, Facts, full_name};
 
@@ -143,6 +143,7 @@ fn authorizations(facts: &Facts) -> CheckResult {
         Object::ServerAuthorization(authorization) => Some(authorization),
         _ => None,
     })?;
+    let all_routes = routes(facts)?;
     let mut wrong = Vec::new();
     for server in servers(facts)? {
         let workloads = selected(facts, &server)?;
@@ -152,10 +153,8 @@ fn authorizations(facts: &Facts) -> CheckResult {
         if server.access != DefaultPolicy::Deny {
             continue;
         }
-        let routes = routes_of(facts, &server)?;
-        let routes: Vec<RouteId> = routes
-            .iter()
-            .filter_map(|(_, route)| Some(route.route_parents()?.id()))
+        let routes: Vec<RouteId> = routes_of(&server, &all_routes)
+            .map(|(_, route)| route.id())
             .collect();
         let allowed = policies.iter().any(|policy| {
             policy.is_for_server(&server) || routes.iter().any(|route| policy.is_for_route(route))

@@ -1,4 +1,4 @@
-//! Policies by kind, and what a Server selects: pods or ExternalWorkloads.
+//! Policies by kind, and the workloads that a Server selects: pods or ExternalWorkloads.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod::ports;
 use mesh_objects::convert;
 use mesh_objects::model::{ExternalWorkload, Object, Server, WorkloadSelector};
-use mesh_objects::policy::attachment::{grpc_route_of_server, is_attached_to_server};
+use mesh_objects::policy::attachment::{RouteParents, grpc_route_of_server, is_attached_to_server};
 use mesh_objects::policy::server::Workload;
 use serde_json::Value;
 
@@ -37,21 +37,28 @@ pub(super) fn records<T>(
     Ok(valid.filter_map(record).collect())
 }
 
-/// Returns the valid HTTPRoutes and GRPCRoutes that apply to a Server, with the objects as they
-/// were written.
-pub(super) fn routes_of<'a>(facts: &'a Facts, server: &Server) -> Fact<Vec<(&'a Value, Object)>> {
+/// A route with its object as it was written.
+pub(super) type WrittenRoute<'a> = (&'a Value, Object);
+
+/// Returns the valid HTTPRoutes and GRPCRoutes.
+pub(super) fn routes(facts: &Facts) -> Fact<Vec<WrittenRoute<'_>>> {
     let mut all = Vec::new();
     for kind in ["HTTPRoute", "GRPCRoute"] {
         let values = of_kind(facts, kind)?.into_iter();
         all.extend(values.filter_map(|value| Some((value, convert::valid(value)?))));
     }
-    let grpc = all.iter().filter_map(|(_, route)| route.route_parents());
-    let grpc = grpc_route_of_server(server, grpc).cloned();
-    all.retain(|(_, route)| {
-        let mut parents = route.route_parents().into_iter();
-        parents.any(|parents| is_attached_to_server(parents, server, grpc.as_ref()))
-    });
     Ok(all)
+}
+
+/// Returns the routes that apply to a Server.
+pub(super) fn routes_of<'a>(
+    server: &Server,
+    routes: &'a [WrittenRoute<'a>],
+) -> impl Iterator<Item = (&'a Value, RouteParents<'a>)> {
+    let parents = |(json, route): &'a WrittenRoute<'a>| Some((*json, route.route_parents()?));
+    let all = || routes.iter().filter_map(parents);
+    let grpc = grpc_route_of_server(server, all().map(|(_, route)| route));
+    all().filter(move |(_, route)| is_attached_to_server(*route, server, grpc))
 }
 
 /// Returns the workloads that a Server selects and that policies have an effect on: meshed pods,

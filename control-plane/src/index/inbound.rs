@@ -73,9 +73,14 @@ fn server_policy(
     server: &Server,
 ) -> ServerPolicy {
     let namespace = &server.name.namespace;
+    let grpc_routes = store.grpc_routes_in(namespace);
+    let grpc_route = grpc_route_of_server(server, grpc_routes.map(|route| route.parents()));
+    let http_routes = || {
+        let routes = store.http_routes_in(namespace);
+        attached_routes(store, settings, server, grpc_route, routes)
+    };
     let http = || HttpServer {
-        routes: attached_routes(store, settings, server, store.http_routes_in(namespace))
-            .unwrap_or_else(|| vec![default_http_route()]),
+        routes: http_routes().unwrap_or_else(|| vec![default_http_route()]),
         rate_limit: rate_limit(store, settings, server),
     };
     ServerPolicy {
@@ -88,15 +93,10 @@ fn server_policy(
             Protocol::Http1 => ServerProtocol::Http1(http()),
             Protocol::Http2 => ServerProtocol::Http2(http()),
             Protocol::Grpc => {
-                let grpc =
-                    attached_routes(store, settings, server, store.grpc_routes_in(namespace));
-                let http = || {
-                    let routes = store.http_routes_in(namespace);
-                    attached_routes(store, settings, server, routes)
-                };
-                match grpc {
+                let routes = store.grpc_routes_in(namespace);
+                match attached_routes(store, settings, server, grpc_route, routes) {
                     Some(routes) => ServerProtocol::Grpc(routes),
-                    None => match http() {
+                    None => match http_routes() {
                         Some(routes) => ServerProtocol::Http2(HttpServer {
                             routes,
                             rate_limit: rate_limit(store, settings, server),
@@ -145,17 +145,16 @@ fn rate_limit(store: &Store, settings: &PolicySettings, server: &Server) -> Opti
 }
 
 /// Returns the routes that are attached to the Server; `None` if there are none. They replace the
-/// default routes.
+/// default routes. `grpc_route` is the result of [`grpc_route_of_server`].
 fn attached_routes<'a, M: Clone + 'a>(
     store: &Store,
     settings: &PolicySettings,
     server: &Server,
+    grpc_route: Option<&Name>,
     routes: impl Iterator<Item = &'a model::Route<M>>,
 ) -> Option<Vec<Route<M, InboundRule>>> {
-    let grpc = store.grpc_routes_in(&server.name.namespace);
-    let grpc = grpc_route_of_server(server, grpc.map(|route| route.parents()));
     let mut routes: Vec<_> = routes
-        .filter(|route| is_attached_to_server(route.parents(), server, grpc))
+        .filter(|route| is_attached_to_server(route.parents(), server, grpc_route))
         .collect();
     routes.sort_by_key(|route| route.precedence());
     let routes: Vec<_> = routes

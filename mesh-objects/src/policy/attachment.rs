@@ -97,20 +97,16 @@ impl<'a> RouteParents<'a> {
         })
     }
 
-    fn servers(&self) -> impl Iterator<Item = &ParentRef> {
+    fn servers(self) -> impl Iterator<Item = &'a ParentRef> {
         let parents = self.parents.iter();
         parents.filter(|parent| parent.kind == ParentKind::Server)
     }
 
     /// Returns the references that are meant to be to this Server.
     pub fn references_to(self, server: &Server) -> impl Iterator<Item = &'a ParentRef> {
-        let namespace = &self.name.namespace;
-        let is_here = server.name.namespace == *namespace;
-        let servers = self
-            .parents
-            .iter()
-            .filter(|parent| parent.kind == ParentKind::Server);
-        servers.filter(move |parent| is_here && parent.name.name == server.name.name)
+        let is_here = server.name.namespace == self.name.namespace;
+        self.servers()
+            .filter(move |parent| is_here && parent.name.name == server.name.name)
     }
 
     /// Returns why a reference cannot be to any Server.

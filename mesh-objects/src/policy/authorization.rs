@@ -31,8 +31,8 @@ impl AuthorizationPolicy {
         }
     }
 
-    /// Returns an authentication that the policy requires and that does not exist. No
-    /// client satisfies it, so the policy authorizes none. ServiceAccounts need not exist.
+    /// Returns an authentication that the policy requires and that does not exist. No client
+    /// satisfies it, so the policy authorizes none. ServiceAccounts need not exist.
     pub fn missing(
         &self,
         exists: impl Fn(&AuthenticationRef) -> bool,

@@ -7,20 +7,18 @@ use mesh_objects::policy::attachment::RouteRank;
 use serde_json::Value;
 
 use super::super::framework::{CheckResult, Finding, Outcome};
-use super::super::selected::{Selected, routes_of, selected, servers};
+use super::super::selected::{self, Selected, routes_of, selected, servers};
 use crate::facts::{Facts, full_name};
 
 /// Finds HTTP probes that the proxy answers with 404, so that the pod does not become ready.
 pub(super) fn unmatched(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
+    let all = selected::routes(facts)?;
     for server in servers(facts)? {
-        let mut routes: Vec<&Value> = Vec::new();
-        for (json, route) in routes_of(facts, &server)? {
-            let parents = route.route_parents();
-            if parents.is_some_and(|it| RouteRank::new(it.kind) == Some(RouteRank::Http)) {
-                routes.push(json);
-            }
-        }
+        let routes: Vec<&Value> = routes_of(&server, &all)
+            .filter(|(_, route)| RouteRank::new(route.kind) == Some(RouteRank::Http))
+            .map(|(json, _)| json)
+            .collect();
         let Some(first) = routes.first() else {
             continue;
         };

@@ -94,8 +94,11 @@ pub(super) fn rows(workloads: &[Workload], objects: &[Value]) -> Vec<Row> {
             without_effect: objects.older(server, workloads),
         };
         rows.extend(objects.rows_of_server(server, &base));
+        let grpc = grpc_route_of_server(server, objects.routes());
         for route in objects.routes() {
-            rows.extend(objects.rows_of_route(route, server, &base));
+            if let Some(attached) = attached(route, server, grpc) {
+                rows.extend(objects.rows_of_route(route, attached, &base));
+            }
         }
     }
     rows.sort();
@@ -188,11 +191,13 @@ impl Objects {
         rows
     }
 
-    /// Returns the rows of a route that references the Server, with or without effect.
-    fn rows_of_route(&self, route: RouteParents<'_>, server: &Server, base: &Row) -> Vec<Row> {
-        let Some(attached) = self.attached(route, server) else {
-            return Vec::new();
-        };
+    /// Returns the rows of a route that references a Server, with or without effect.
+    fn rows_of_route(
+        &self,
+        route: RouteParents<'_>,
+        attached: Result<(), Refusal>,
+        base: &Row,
+    ) -> Vec<Row> {
         let kind = format!("{}.{}", route.kind.as_str(), route.kind.group());
         let base = Row {
             route: Some(route.name.name.to_string()),
@@ -206,20 +211,6 @@ impl Objects {
         let id = route.id();
         let rows = self.rows_of_policies(&base, |policy| policy.is_for_route(&id));
         if rows.is_empty() { vec![base] } else { rows }
-    }
-
-    /// Returns whether the Server accepts the route; `None` if the route does not reference it.
-    fn attached(&self, route: RouteParents<'_>, server: &Server) -> Option<Result<(), Refusal>> {
-        let grpc = grpc_route_of_server(server, self.routes());
-        let mut results = route
-            .references_to(server)
-            .map(|reference| attach_to_server(route, reference, Some(server), grpc));
-        let first = results.next()?;
-        Some(if results.any(|it| it.is_ok()) {
-            Ok(())
-        } else {
-            first
-        })
     }
 
     fn rows_of_policies(
@@ -253,6 +244,23 @@ impl Objects {
         };
         Some(format!("{kind} {} does not exist", name.name))
     }
+}
+
+/// Returns whether the Server accepts the route; `None` if the route does not reference it.
+fn attached(
+    route: RouteParents<'_>,
+    server: &Server,
+    grpc: Option<&Name>,
+) -> Option<Result<(), Refusal>> {
+    let mut results = route
+        .references_to(server)
+        .map(|reference| attach_to_server(route, reference, Some(server), grpc));
+    let first = results.next()?;
+    Some(if results.any(|it| it.is_ok()) {
+        Ok(())
+    } else {
+        first
+    })
 }
 
 /// Says why a route of a Server has no effect.
