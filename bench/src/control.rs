@@ -63,7 +63,7 @@ pub(crate) struct Options {
     clear: Vec<u16>,
 }
 
-/// How often endpoints change, and in which turn.
+/// The rate of changes to endpoints, and their turn.
 #[derive(Clone, Copy)]
 struct Changes {
     rate: u64,

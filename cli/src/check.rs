@@ -1,6 +1,6 @@
 //! Checks of the mesh: each has one outcome, a hint and a section of docs/operations/checks.md.
 //! Every check is a pure function of [`Facts`], so that tests can inject each fault as data.
-//! [`framework`] defines what a category of checks is made of, each category is a file,
+//! [`framework`] defines categories and checks, each category is a file,
 //! [`register`] lists them, and [`evaluate`] returns the rows of their results.
 //!
 //! The failure of some checks skips the rest of their category or of the run. Warnings do not

@@ -1,5 +1,5 @@
-//! What a category of checks is made of: checks, their outcomes and findings. Categories build on
-//! this file, [`super::register`] lists them, and [`super::evaluate`] runs them.
+//! The parts of a category: checks, their outcomes and findings. Categories build on this file,
+//! [`super::register`] lists them, and [`super::evaluate`] runs them.
 
 use crate::facts::{Environment, Facts};
 

@@ -62,8 +62,8 @@ impl<V> Version<V> {
         self.changed_at
     }
 
-    /// Returns the value. A reader keeps it to know what it has sent; this does not keep the
-    /// messages in memory.
+    /// Returns the value. A reader keeps it and compares the next value with it; this does not keep
+    /// the messages in memory.
     pub fn value(&self) -> &Arc<V> {
         &self.value
     }

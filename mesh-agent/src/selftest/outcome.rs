@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The direction for which a tier requires a check to pass.
+/// The direction of connections that requires a check to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

@@ -105,15 +105,14 @@ pub(crate) fn strip_for_application(headers: &mut HeaderMap) {
 }
 
 /// Removes the headers of the mesh from the trailers of an HTTP/2 request, as HTTP/1 removes them
-/// from all trailers: applications that merge trailers into the header section would otherwise
-/// take a client's for those of its proxy.
+/// from all trailers. An application that merges trailers into the header section would otherwise
+/// trust a client's fields as its own proxy's.
 pub(super) fn strip_request_trailers(trailers: &mut HeaderMap) {
-    if trailers.keys().any(is_mesh_header) {
-        let of_mesh = trailers.keys().filter(|name| is_mesh_header(name));
-        let of_mesh: Vec<HeaderName> = of_mesh.cloned().collect();
-        for name in &of_mesh {
-            trailers.remove(name);
-        }
+    let names = trailers.keys().filter(|name| is_mesh_header(name));
+    // Without any, the list does not allocate.
+    let names: Vec<HeaderName> = names.cloned().collect();
+    for name in &names {
+        trailers.remove(name);
     }
 }
 

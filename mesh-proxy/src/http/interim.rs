@@ -41,9 +41,9 @@ impl InterimSender {
         }
     }
 
-    /// How many bytes of the response may be read ahead from the beginning, in addition to those of
-    /// each response. The connection of an HTTP/1 client carries one response at a time, and takes
-    /// any number.
+    /// Returns how many bytes may be read ahead of the client from the beginning, in addition to
+    /// the first bytes of every response. The connection of an HTTP/1 client carries one response
+    /// at a time, and takes any number.
     pub(super) fn read_ahead(&self) -> u32 {
         match self {
             Self::Http1(_) => u32::MAX,

@@ -25,7 +25,7 @@ impl Inbound {
         peer: Peer,
         enforcer: ActiveEnforcer,
     ) -> Result<Tunnel, ConnectionError> {
-        // Its client would otherwise take the end for that of an empty stream.
+        // Otherwise its client would take the end for a complete, empty stream.
         let authorized = enforcer.authorize_connection(&peer);
         authorized.inspect_err(|_| client.reset_on_close())?;
         let app = match app {

@@ -299,7 +299,7 @@ fn opaque_connection_continues_when_its_address_is_taken() {
     });
 }
 
-/// What the client then sends was meant for the Service that it connected to.
+/// The client sends its bytes to the Service that it connected to, not to the new owner.
 #[test]
 fn connection_whose_address_is_taken_before_its_first_byte_ends() {
     run(async || {

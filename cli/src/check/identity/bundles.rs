@@ -133,8 +133,8 @@ pub(in crate::check) const NUMBER: &str = "mesh_trust_bundle_number";
 /// differ without a fault, also after an installation.
 const MAX_DELAY_SECONDS: u64 = 600;
 
-/// Finds proxies with other anchors than the control plane. It compares what a proxy has, by its
-/// number or, as long as it has received none, by the certificates of its environment.
+/// Finds proxies with other anchors than the control plane. It compares the number of the anchors
+/// that a proxy received. A proxy that received none has the certificates of its environment.
 pub(super) fn proxies_trust(facts: &Facts) -> CheckResult {
     let bundle = bundle(facts)?;
     let published = facts.values()?.identity.publish_trust_roots;

@@ -29,8 +29,7 @@ pub(super) struct ReadAheadGrant {
 /// of the 14 MiB that these streams could occupy when each began with 72 KiB.
 pub(in crate::http) const READ_AHEAD_BYTES: u32 = 4 * 1024 * 1024;
 
-/// What is granted to a request, before anything is known of its response: the rest of one read
-/// over HTTP/1.
+/// The grant of a request whose response has not begun: the rest of one read over HTTP/1.
 const GRANTED_AHEAD: u32 = READ_SIZE as u32 - FIRST_READ_SIZE;
 
 /// Requests are granted no more than this, so that responses that have begun do not lack what

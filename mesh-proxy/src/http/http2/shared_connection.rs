@@ -20,11 +20,11 @@ pub(in crate::http) struct SharedConnection(Rc<Shared>);
 #[derive(Debug)]
 struct Shared {
     connection: RefCell<Connection>,
-    /// An accepted connection has it: where the close of the HTTP/1 client of a stream is passed
-    /// on. Only streams of another proxy have an entry.
+    /// On an accepted connection: the exchanges that the close of a stream's HTTP/1 client is
+    /// passed on to. Only streams of another proxy have an entry.
     upstreams: RefCell<AHashMap<StreamId, UpstreamStream>>,
-    /// Of an opened connection: the last response did not fit its first window, so that the next
-    /// one is unlikely to.
+    /// On an opened connection: the last response did not fit its first window, so the next one
+    /// probably does not either.
     has_long_responses: Cell<bool>,
 }
 

@@ -66,7 +66,7 @@ async fn scene(protocol: ServerProtocol) -> (App, Scene, MessageSender<Server>) 
     under(all_clients(protocol)).await
 }
 
-/// Accepts the connection of the client for which the proxy has asked for the policy.
+/// Accepts the connection that made the proxy ask for the policy.
 async fn drop_asking(app: &App) {
     let asking = rest(&mut app.accept().await).await;
     assert_eq!(asking, "");
