@@ -1,5 +1,7 @@
 //! Flow-control windows (RFC 9113, section 5.2).
 
+use crate::frame::MIN_MAX_FRAME_SIZE;
+
 /// Initial window of streams and connections, in bytes (RFC 9113, section 6.9.2).
 pub const DEFAULT_WINDOW: u32 = 65_535;
 
@@ -76,10 +78,18 @@ impl ReceiveWindow {
         self.released += bytes;
     }
 
-    /// Returns the increment of a WINDOW_UPDATE when it is worth a frame: half of the window. To be
-    /// called after bytes were released.
+    /// Returns the increment of a WINDOW_UPDATE when it is worth a frame: half of the window, or
+    /// what keeps a sender from a whole frame although everything was released. Some senders wait
+    /// until their next frame fits, and would wait for ever. To be called after bytes were
+    /// released.
     pub(crate) fn window_update(&mut self) -> Option<u32> {
-        self.take_update((self.size / 2).into())
+        let frame = i64::from(MIN_MAX_FRAME_SIZE);
+        let size = i64::from(self.size);
+        let is_all_released = self.credit + i64::from(self.released) == size;
+        if is_all_released && size >= frame && self.credit < frame {
+            return self.take_update(1);
+        }
+        self.take_update(size / 2)
     }
 
     /// As [`ReceiveWindow::window_update`], for a window that streams share. While slow readers
@@ -163,6 +173,26 @@ mod tests {
         assert_eq!(window.window_update(), Some(50));
         window.consume(50).unwrap();
         assert_eq!(window.consume(1), Err(FlowControlError));
+    }
+
+    #[test]
+    fn sender_of_whole_frames_does_not_wait_for_ever() {
+        let mut window = ReceiveWindow::new(MIN_MAX_FRAME_SIZE);
+        for message in 0..3 {
+            // A gRPC message of 16 KiB with its prefix, in two frames.
+            for frame in [MIN_MAX_FRAME_SIZE, 5] {
+                assert!(window.consume(frame).is_ok(), "{message}: {frame}");
+                window.release(frame);
+                assert_eq!(window.window_update(), Some(frame));
+            }
+        }
+        window.consume(20).unwrap();
+        window.release(10);
+        assert_eq!(window.window_update(), None, "ten bytes are unread");
+        let mut window = ReceiveWindow::new(2 * MIN_MAX_FRAME_SIZE);
+        window.consume(MIN_MAX_FRAME_SIZE - 1).unwrap();
+        window.release(MIN_MAX_FRAME_SIZE - 1);
+        assert_eq!(window.window_update(), None, "a whole frame fits");
     }
 
     #[test]
