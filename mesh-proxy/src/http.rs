@@ -33,6 +33,7 @@ pub mod orig_proto;
 mod output;
 mod raw_target;
 mod refusal_counter;
+pub(crate) mod request_head;
 pub(crate) mod retry;
 pub(crate) mod revocable;
 pub(crate) mod server;

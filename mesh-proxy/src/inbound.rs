@@ -18,7 +18,7 @@ use self::profile::Profiles;
 use crate::classify::Classifier;
 use crate::context::ProxyContext;
 use crate::http::server::Server;
-use crate::idle::IdleCache;
+use crate::limits::idle::IdleCache;
 use crate::telemetry::labels::{self, Direction, ServerTls, TargetAddr};
 
 mod accept;

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::context::{ProcessState, ProxyContext};
 use crate::discovery::Discovery;
 use crate::inbound::Inbound;
-use crate::memory;
+use crate::limits::memory;
 use crate::outbound::Outbound;
 use crate::redirection::ProbeListener;
 use crate::telemetry::Families;

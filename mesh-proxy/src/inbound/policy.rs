@@ -31,7 +31,7 @@ use crate::error::{Error, Kind};
 use crate::http::revocable::{
     RequestAttributes, RequestTracker, RevocableRequest, RevocableRequests,
 };
-use crate::rate_limit::{Exceeded, Limiter};
+use crate::limits::rate_limit::{Exceeded, Limiter};
 use crate::telemetry::http::ExchangeMetrics;
 use crate::telemetry::labels::{self, PermitLabels, ServerTls, TargetAddr};
 use crate::telemetry::tcp::TransportMetrics;

@@ -15,7 +15,7 @@ use crate::context::ProxyContext;
 use crate::discovery::{NameAddr, ProfileUpdates, ServiceRoutes};
 use crate::http::Request;
 use crate::http::headers::DST_CANONICAL;
-use crate::idle::IdleCache;
+use crate::limits::idle::IdleCache;
 use crate::telemetry::http::EndpointMetrics;
 use crate::telemetry::labels::{self, Direction};
 

@@ -22,7 +22,7 @@ use super::dial::EndpointDial;
 use crate::balance::{BalanceQueue, BalanceSettings, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
-use crate::idle::IdleCache;
+use crate::limits::idle::IdleCache;
 use crate::telemetry::labels;
 use crate::telemetry::tcp::{TcpRouteError, TcpRouteFamilies};
 use crate::transport::Io;

@@ -28,7 +28,7 @@ const UNSAFE_PLACES: [&str; 7] = [
     "mesh-agent/src/sys.rs",
     "mesh-agent/src/sys/",
     // Declares a function of the allocator.
-    "mesh-proxy/src/memory/allocator.rs",
+    "mesh-proxy/src/limits/memory/allocator.rs",
     "mesh-proxy/src/time_slice.rs",
     // An application independent of the mesh, which calls the kernel directly.
     "tests/probe/raw.rs",

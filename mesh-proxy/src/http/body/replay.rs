@@ -16,7 +16,7 @@ use http_body::{Body as _, Frame};
 
 use super::{Body, BodyContext, BodyError, Content};
 use crate::http::interim::InterimSender;
-use crate::replay_memory::{ReplayMemory, Reservation};
+use crate::limits::replay_memory::{ReplayMemory, Reservation};
 
 /// The body of a request. Each attempt reads from it.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use mesh_runtime::admin::Admin;
 
 use crate::http::{Body, Request, Response, synthetic_response};
-use crate::memory::Memory;
+use crate::limits::memory::Memory;
 
 /// The paths of probes, which are always served.
 const PROBES: [&str; 2] = ["/live", "/ready"];

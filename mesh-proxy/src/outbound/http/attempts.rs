@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep};
 use super::attempt_limit::AttemptLimit;
 use super::backend::{BackendResponse, Delivery, EarlierAttempts};
 use super::outcome;
-use super::request_head::RequestHeadCopy;
 use super::routes::Rule;
 use crate::error::Error;
 use crate::http::body::{BodyEnd, ReplayBody};
+use crate::http::request_head::RequestHeadCopy;
 use crate::http::retry::{AttemptEnd, PolicyAction, RetryPolicy};
 use crate::http::{Request, Response, grpc};
-use crate::replay_memory::ReplayMemory;
+use crate::limits::replay_memory::ReplayMemory;
 use crate::retry_budget::RetryBudget;
 use crate::telemetry::http::grpc_status;
 

@@ -17,10 +17,10 @@ use tokio::task::spawn_local;
 
 use super::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend};
 use super::observe::ResponseObserver;
-use super::request_head::{RequestHeadCopy, opens_tunnel};
 use crate::context::ProxyContext;
 use crate::error::Error;
 use crate::http::body::{GivenUp, MirrorBody};
+use crate::http::request_head::{RequestHeadCopy, opens_tunnel};
 use crate::http::{Request, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics};
 use crate::telemetry::mirror::{MirrorMetrics, MirrorResult};

@@ -2,12 +2,12 @@
 
 use http::{Extensions, HeaderMap, Method, Uri, Version};
 
-use crate::http::message_context::MessageContext;
-use crate::http::{Body, Request};
+use super::message_context::MessageContext;
+use super::{Body, Request};
 
 /// What the application has sent besides the body, which an attempt changes.
 #[derive(Clone)]
-pub(super) struct RequestHeadCopy {
+pub(crate) struct RequestHeadCopy {
     method: Method,
     uri: Uri,
     version: Version,
@@ -16,12 +16,12 @@ pub(super) struct RequestHeadCopy {
 }
 
 /// Whether the connection of `request` becomes a tunnel, which is neither retried nor mirrored.
-pub(super) fn opens_tunnel(request: &Request) -> bool {
+pub(crate) fn opens_tunnel(request: &Request) -> bool {
     request.method() == Method::CONNECT || MessageContext::of(request.extensions()).requests_upgrade
 }
 
 impl RequestHeadCopy {
-    pub(super) fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         Self {
             method: request.method().clone(),
             uri: request.uri().clone(),
@@ -32,11 +32,11 @@ impl RequestHeadCopy {
     }
 
     /// Returns a request with a copy of this head.
-    pub(super) fn request(&self, body: Body) -> Request {
+    pub(crate) fn request(&self, body: Body) -> Request {
         self.clone().into_request(body)
     }
 
-    pub(super) fn into_request(self, body: Body) -> Request {
+    pub(crate) fn into_request(self, body: Body) -> Request {
         let mut request = Request::new(body);
         *request.method_mut() = self.method;
         *request.uri_mut() = self.uri;

@@ -30,7 +30,7 @@ struct PortLimiter {
 
 /// The limits of one port under one policy.
 #[derive(Debug)]
-pub(super) struct Limiter {
+pub(crate) struct Limiter {
     meta: Meta,
     started: Instant,
     total: Option<Bucket>,
@@ -43,7 +43,7 @@ pub(super) struct Limiter {
 
 /// The limit that was exceeded, with its rate in requests per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exceeded {
+pub(crate) enum Exceeded {
     Total(u32),
     Identity(u32),
 }
@@ -61,7 +61,7 @@ const SWEEP_IDENTITIES: usize = 1024;
 
 impl RateLimits {
     /// Returns the limiter of a port's policy, if it has limits.
-    pub(super) fn limiter(&self, port: u16, policy: &Arc<ServerPolicy>) -> Option<Arc<Limiter>> {
+    pub(crate) fn limiter(&self, port: u16, policy: &Arc<ServerPolicy>) -> Option<Arc<Limiter>> {
         let limit = rate_limit(policy)?;
         let mut ports = self.ports.lock();
         if let Some(existing) = ports
@@ -110,13 +110,13 @@ impl Limiter {
         }
     }
 
-    pub(super) fn meta(&self) -> &Meta {
+    pub(crate) fn meta(&self) -> &Meta {
         &self.meta
     }
 
     /// Takes one request from the total bucket, then from the client's. Clients without identity
     /// share one bucket.
-    pub(super) fn take(&self, client: Option<&Identity>) -> Result<(), Exceeded> {
+    pub(crate) fn take(&self, client: Option<&Identity>) -> Result<(), Exceeded> {
         let now = self.started.elapsed();
         if let Some(total) = &self.total
             && !total.take(now)
