@@ -1,7 +1,7 @@
 //! What a connection needs and does not own: configuration, snapshots, metrics and limits.
 //!
-//! [`ProxyContext`] belongs to one thread and [`ProcessState`] to all of them. Both directions and
-//! the HTTP engine take their parts from here; nothing here depends on them.
+//! [`ProxyContext`] belongs to one thread and [`ProcessState`] to all of them. Both directions take
+//! their parts from here; nothing here depends on them.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -15,12 +15,14 @@ use crate::access_log::AccessLog;
 use crate::balance::Breakers;
 use crate::config::Config;
 use crate::discovery::Discovery;
+use crate::http::server::Server;
 use crate::limits::memory::Memory;
 use crate::limits::rate_limit::RateLimits;
 use crate::limits::replay_memory::ReplayMemory;
 use crate::redirection::ProbeListener;
 use crate::tap::Tap;
 use crate::telemetry::Families;
+use crate::telemetry::labels::Direction;
 use crate::tls::{Credentials, CredentialsRx};
 use crate::trace::Tracer;
 use crate::transport::Scratch;
@@ -102,6 +104,13 @@ impl ProcessState {
 }
 
 impl ProxyContext {
+    /// Returns the HTTP server of one direction.
+    pub(crate) fn http_server(&self, direction: Direction) -> Server {
+        let refused = self.families.refused.clone();
+        let (scratch, drain) = (self.scratch.clone(), self.drain.clone());
+        Server::new(direction, &self.config, refused, scratch, drain)
+    }
+
     /// The current credentials. Present when connections are accepted.
     pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
         self.credentials.borrow().clone()

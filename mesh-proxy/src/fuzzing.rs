@@ -24,7 +24,6 @@ pub use crate::error::DialError;
 use crate::http::client::ClientConfig;
 pub use crate::http::client::{Client, Dial};
 pub use crate::http::headers::strip_connection_headers;
-use crate::http::server::Server;
 pub use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 pub use crate::http::{
     Body, HttpHandler, Protocol, Request, Reset, Response, orig_proto, synthetic_response, uri,
@@ -106,7 +105,7 @@ impl DataThread {
         protocol: Protocol,
         handler: Rc<H>,
     ) -> impl Future<Output = ()> + use<H> {
-        let server = Server::new(Direction::Inbound, &self.context);
+        let server = self.context.http_server(Direction::Inbound);
         async move {
             let _closed = server.serve(io, protocol, handler).await;
         }

@@ -60,7 +60,7 @@ impl Inbound {
         let to_app = context.families.tcp.transport(labels::inbound_connect());
         Self {
             classifier: Classifier::new(Direction::Inbound, &context),
-            server: Server::new(Direction::Inbound, &context),
+            server: context.http_server(Direction::Inbound),
             apps: Apps::new(&context, to_app),
             enforcers: IdleCache::with_limit(keep, MAX_ENFORCERS),
             profiles: Profiles::new(context.clone()),

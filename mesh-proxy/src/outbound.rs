@@ -31,7 +31,7 @@ impl Outbound {
     pub(crate) fn new(context: Rc<ProxyContext>) -> Self {
         Self {
             classifier: Classifier::new(Direction::Outbound, &context),
-            server: Server::new(Direction::Outbound, &context),
+            server: context.http_server(Direction::Outbound),
             http: Rc::new(Http::new(context.clone())),
             opaque: Opaque::new(context.clone()),
             context,

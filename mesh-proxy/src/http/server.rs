@@ -9,9 +9,9 @@ use mesh_runtime::drain::Watch;
 use super::http1::server::{ServeConfig, ServeOutcome};
 use super::refusal_counter::RefusalCounter;
 use super::{HttpHandler, Protocol, http1, http2, upgrade};
-use crate::config::{ClientTrust, Http2Server, HttpLimits};
-use crate::context::ProxyContext;
+use crate::config::{ClientTrust, Config, Http2Server, HttpLimits};
 use crate::telemetry::labels::Direction;
+use crate::telemetry::refused::RefusedFamily;
 use crate::transport::{Io, Scratch};
 
 /// Serves the connections of one listener on one data thread.
@@ -37,8 +37,13 @@ pub(crate) enum ServeError {
 }
 
 impl Server {
-    pub(crate) fn new(direction: Direction, context: &ProxyContext) -> Self {
-        let config = &context.config;
+    pub(crate) fn new(
+        direction: Direction,
+        config: &Config,
+        refused: RefusedFamily,
+        scratch: Rc<Scratch>,
+        drain: Watch,
+    ) -> Self {
         Self {
             http2: match direction {
                 Direction::Inbound => config.inbound.http2_server,
@@ -49,10 +54,10 @@ impl Server {
                 Direction::Inbound => config.http.behind_proxy(),
                 Direction::Outbound => config.http,
             },
-            refusals: RefusalCounter::new(direction, context.families.refused.clone()),
-            scratch: context.scratch.clone(),
+            refusals: RefusalCounter::new(direction, refused),
+            scratch,
             half_closed_idle: config.half_closed_idle,
-            drain: context.drain.clone(),
+            drain,
         }
     }
 
