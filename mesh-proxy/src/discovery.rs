@@ -44,7 +44,7 @@ pub(crate) use self::target_object::TargetObject;
 use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
-use crate::retry_budget::RetryBudget;
+use crate::retry::RetryBudget;
 
 /// Looks up destinations and ports. Clones share one cache.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ pub(crate) const PROXY_ERROR: HeaderName = HeaderName::from_static("l5d-proxy-er
 /// `close`: the peer's proxy requests that the application's connection be closed.
 pub(crate) const PROXY_CONNECTION: HeaderName = HeaderName::from_static("l5d-proxy-connection");
 /// How far a request got that the application has not responded to
-/// ([`DeliveryFailure`](crate::http::delivery_failure::DeliveryFailure)).
+/// ([`DeliveryFailure`](crate::retry::DeliveryFailure)).
 pub(crate) const PROXY_UNDELIVERED: HeaderName = HeaderName::from_static("l5d-proxy-undelivered");
 /// The client's identity, set by the inbound proxy.
 pub(crate) const CLIENT_ID: HeaderName = HeaderName::from_static("l5d-client-id");

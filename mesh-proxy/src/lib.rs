@@ -26,7 +26,7 @@ mod inbound;
 mod limits;
 mod outbound;
 mod redirection;
-mod retry_budget;
+mod retry;
 mod tap;
 mod tap_server;
 mod telemetry;

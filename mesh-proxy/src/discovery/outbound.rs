@@ -23,7 +23,7 @@ use super::{
 };
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
-use crate::retry_budget::RetryBudget;
+use crate::retry::RetryBudget;
 
 const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
 const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";

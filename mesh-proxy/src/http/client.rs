@@ -16,10 +16,10 @@ use super::body::TimeoutError;
 use super::http1::pool::Pool;
 pub(crate) use super::http1::pool::{PoolHandle, ServerWatcher};
 use super::message_context::MessageContext;
-use super::retry::{self, Action, Dispatch, Failure, History, Replay};
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
+use crate::retry::{self, Action, Dispatch, Failure, History, Replay};
 use crate::telemetry::http::StreamError;
 use crate::transport::Io;
 

@@ -29,12 +29,12 @@ use crate::http::filter::FilterState;
 use crate::http::headers::{
     CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED,
 };
-use crate::http::retry::{self, Failure, Report};
 use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
     ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, grpc, headers, orig_proto,
     synthetic_response, uri,
 };
+use crate::retry::{self, Failure, Report};
 use crate::tap::TapRecorder;
 use crate::telemetry::http::{EndpointMetrics, Exchange, ExchangeMetrics};
 use crate::telemetry::labels::{self, Direction};

@@ -35,15 +35,14 @@ use crate::error::{Error, Kind, Side};
 use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
 use crate::http::request_head::opens_tunnel;
-use crate::http::retry::RetryPolicy;
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, grpc, orig_proto, uri};
 use crate::limits::idle::IdleCache;
+use crate::retry::RetryPolicy;
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels::Direction;
 use crate::trace;
 
-mod attempt_limit;
 mod attempts;
 mod backend;
 mod endpoint;

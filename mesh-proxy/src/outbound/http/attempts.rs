@@ -9,17 +9,15 @@ use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, sleep};
 
-use super::attempt_limit::AttemptLimit;
 use super::backend::{BackendResponse, Delivery, EarlierAttempts};
 use super::outcome;
 use super::routes::Rule;
 use crate::error::Error;
 use crate::http::body::{BodyEnd, ReplayBody};
 use crate::http::request_head::RequestHeadCopy;
-use crate::http::retry::{AttemptEnd, PolicyAction, RetryPolicy};
 use crate::http::{Request, Response, grpc};
 use crate::limits::replay_memory::ReplayMemory;
-use crate::retry_budget::RetryBudget;
+use crate::retry::{AttemptEnd, AttemptLimit, PolicyAction, RetryBudget, RetryPolicy};
 use crate::telemetry::http::grpc_status;
 
 /// Most of a response that is read in order to keep its connection, if it is not forwarded.

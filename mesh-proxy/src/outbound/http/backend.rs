@@ -12,7 +12,6 @@ use mesh_core::resilience::FailureAccrual;
 use mesh_core::route::filter::Filter;
 use tokio::time::Instant;
 
-use super::attempt_limit::AttemptLimit;
 use super::endpoint::HttpEndpoint;
 use super::observe::RequestObserver;
 use super::outcome::{self, Unanswered};
@@ -23,8 +22,8 @@ use crate::error::{Error, Kind};
 use crate::http::body::ExchangeTimeouts;
 use crate::http::client::SendError;
 use crate::http::filter::FilterState;
-use crate::http::retry::{self, Action, Failure, History, Replay};
 use crate::http::{Request, Response, filter};
+use crate::retry::{self, Action, AttemptLimit, Failure, History, Replay};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels;
 use crate::trace::{self, OpenSpan};

@@ -14,7 +14,7 @@ use crate::balance::{Outcome, PickedEndpoint};
 use crate::error::grpc_code::RESOURCE_EXHAUSTED;
 use crate::http::Response;
 use crate::http::body::{BodyEnd, ExchangeTimeouts};
-use crate::http::retry::Failure;
+use crate::retry::Failure;
 use crate::telemetry::http::{grpc_is_failure, grpc_status, is_grpc};
 
 type Picked = PickedEndpoint<HttpEndpoint>;

@@ -10,7 +10,7 @@ use mesh_core::retry::{DEFAULT_BACKOFF, DEFAULT_LIMIT, DEFAULT_REQUEST_BYTES};
 use mesh_core::units::{list_items, parse_duration};
 
 use super::routes::Rule;
-use crate::http::retry::{Conditions, ListedConditions, RetryPolicy};
+use crate::retry::{Conditions, ListedConditions, RetryPolicy};
 
 const REQUEST: [HeaderName; 2] = [
     HeaderName::from_static("l5d-request-timeout"),

@@ -10,8 +10,7 @@ use mesh_core::profile::{Profile, ProfileRoute, RequestMatch};
 use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::retry::DEFAULT_REQUEST_BYTES;
 
-use crate::http::retry::{Conditions, RetryPolicy};
-use crate::retry_budget::RetryBudget;
+use crate::retry::{Conditions, RetryBudget, RetryPolicy};
 
 /// Most retries of one request. The budget belongs to all requests: without this limit, one of them
 /// could spend what the others need, and that without a pause.

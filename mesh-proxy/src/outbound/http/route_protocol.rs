@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mesh_core::resilience::Retry;
 use mesh_runtime::metrics::Labels;
 
-use crate::http::retry::{Conditions, ListedConditions, RetryPolicy};
+use crate::retry::{Conditions, ListedConditions, RetryPolicy};
 use crate::telemetry::retry::{RetryFamilies, RetryMetrics};
 use crate::telemetry::{RouteFamilies, RouteMetrics};
 

@@ -30,7 +30,7 @@ use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
-use crate::http::retry::RetryPolicy;
+use crate::retry::RetryPolicy;
 use crate::telemetry::http::{EndpointMetrics, ExchangeMetrics};
 use crate::telemetry::labels::Direction;
 use crate::telemetry::retry::RetryMetrics;

@@ -2,17 +2,22 @@
 //! to its client otherwise. Tables without I/O, in the terms of docs/adr/0030, 0034 and 0130.
 //!
 //! [`decide`] repeats safe requests, without a policy. `outbound::http::backend` applies it to the
-//! endpoints of a backend, and [`super::client::Client::send`] to the application behind the
+//! endpoints of a backend, and [`Client::send`](crate::http::client::Client::send) to the application behind the
 //! inbound proxy. [`RetryPolicy::decide`] repeats requests as a policy asks;
 //! `outbound::http::attempts` applies it to the result of a backend. `inbound::http` applies
 //! [`report`].
 
-use super::Request;
-use super::delivery_failure::DeliveryFailure;
-use super::message_context::MessageContext;
+use crate::http::Request;
+use crate::http::message_context::MessageContext;
 
+mod attempt_limit;
+mod budget;
+mod delivery_failure;
 mod policy;
 
+pub(crate) use self::attempt_limit::AttemptLimit;
+pub(crate) use self::budget::RetryBudget;
+pub(crate) use self::delivery_failure::DeliveryFailure;
 pub(crate) use self::policy::{
     AttemptEnd, Conditions, ListedConditions, PolicyAction, RetryPolicy,
 };

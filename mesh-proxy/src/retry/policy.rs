@@ -9,9 +9,9 @@ use http::StatusCode;
 use mesh_core::profile::ResponseClass;
 use mesh_core::resilience::Backoff;
 
+use super::budget::RetryBudget;
 use crate::error::Kind;
 use crate::http::ErrorCode;
-use crate::retry_budget::RetryBudget;
 use crate::telemetry::http::grpc_is_failure;
 
 /// When and how often a request is sent again.

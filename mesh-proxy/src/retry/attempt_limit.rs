@@ -1,5 +1,5 @@
-//! The time limit that a retry policy sets for each attempt but the last. Set by `attempts`, and
-//! applied by `backend`, which knows when an attempt begins.
+//! The time limit that a retry policy sets for each attempt but the last. Set by `outbound::http::attempts`, and
+//! applied by `outbound::http::backend`, which knows when an attempt begins.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::http::body::{ExchangeTimeouts, ReplayBody};
 use crate::http::client::SendError;
 
 /// The time limit of one attempt.
-pub(super) struct AttemptLimit {
+pub(crate) struct AttemptLimit {
     limit: Duration,
     body: ReplayBody,
 }
 
 impl AttemptLimit {
-    pub(super) fn new(limit: Duration, body: ReplayBody) -> Self {
+    pub(crate) fn new(limit: Duration, body: ReplayBody) -> Self {
         Self { limit, body }
     }
 
     /// Returns the time limit of an attempt that begins now. It counts from the end of the request,
     /// which the observer of its body records.
-    pub(super) fn start(&self) -> ExchangeTimeouts {
+    pub(crate) fn start(&self) -> ExchangeTimeouts {
         let timeouts = Timeouts {
             response: Some(self.limit),
             ..Timeouts::default()
@@ -32,7 +32,7 @@ impl AttemptLimit {
 
     /// Sends an attempt unless the limit expires. It does not apply to a request that cannot be
     /// sent again, because no other attempt would follow.
-    pub(super) async fn apply<T>(
+    pub(crate) async fn apply<T>(
         &self,
         timeouts: &ExchangeTimeouts,
         sending: impl Future<Output = Result<T, SendError>>,

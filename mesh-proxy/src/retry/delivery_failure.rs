@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, HeaderValue};
 
-use super::headers::PROXY_UNDELIVERED;
+use crate::http::headers::PROXY_UNDELIVERED;
 
 /// How far a request got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
