@@ -1,26 +1,32 @@
-//! The retry decision: whether a request is sent again after an attempt has failed, and the report
-//! to its client otherwise. Tables without I/O, in the terms of docs/adr/0030, 0034 and 0130.
+//! Retries: whether a request is sent again after an attempt has failed, and the report to its
+//! client otherwise. The decisions are tables without I/O, in the terms of docs/adr/0030, 0034 and
+//! 0130.
 //!
 //! [`decide`] repeats safe requests, without a policy. `outbound::http::backend` applies it to the
-//! endpoints of a backend, and [`Client::send`](crate::http::client::Client::send) to the application behind the
-//! inbound proxy. [`RetryPolicy::decide`] repeats requests as a policy asks;
-//! `outbound::http::attempts` applies it to the result of a backend. `inbound::http` applies
+//! endpoints of a backend, and [`Client::send`](crate::http::client::Client::send) to the
+//! application behind the inbound proxy. [`RetryPolicy::decide`] repeats requests as a policy asks;
+//! [`PolicyRetries::send`] applies it to the result of a backend. `inbound::http` applies
 //! [`report`].
 
-use crate::http::Request;
-use crate::http::message_context::MessageContext;
-
-mod attempt_limit;
-mod budget;
-mod delivery_failure;
-mod policy;
+use mesh_http2::{Error as Http2Error, ErrorCode};
 
 pub(crate) use self::attempt_limit::AttemptLimit;
+pub(crate) use self::attempts::{Answer, PolicyRetries};
 pub(crate) use self::budget::RetryBudget;
 pub(crate) use self::delivery_failure::DeliveryFailure;
-pub(crate) use self::policy::{
-    AttemptEnd, Conditions, ListedConditions, PolicyAction, RetryPolicy,
-};
+pub(crate) use self::policy::{Conditions, RetryPolicy};
+use crate::error::DialError;
+use crate::http::Request;
+use crate::http::client::SendError;
+use crate::http::message_context::MessageContext;
+
+mod application;
+mod attempt_limit;
+mod attempts;
+mod budget;
+mod delivery_failure;
+pub(crate) mod overrides;
+mod policy;
 
 /// How an attempt to send a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +179,25 @@ pub(crate) fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> 
         // 502. A connection without any response of the application gets the 502.
         Failure::ConnectionRefused | Failure::Excluded if has_responded => Report::Refusal,
         _ => Report::Response(None),
+    }
+}
+
+impl From<&SendError> for Failure {
+    fn from(error: &SendError) -> Self {
+        match error {
+            SendError::Dial(error) if error.is_refused() => Self::ConnectionRefused,
+            SendError::Dial(DialError::Closed) => Self::Unwritten,
+            SendError::Dial(_) => Self::NoConnection,
+            SendError::Http1(error) if error.is_connection_lost() => Self::Lost,
+            SendError::Http1(_) => Self::ProtocolError,
+            SendError::Http2(Http2Error::Reset(ErrorCode::REFUSED_STREAM)) => Self::Refused,
+            SendError::Http2(Http2Error::Reset(_)) => Self::Reset,
+            // Other streams continue after a GOAWAY.
+            SendError::Http2(Http2Error::Unprocessed(_)) => Self::Excluded,
+            SendError::Http2(error) if error.is_connection_lost() => Self::Lost,
+            SendError::Http2(_) => Self::ProtocolError,
+            SendError::TimedOut(_) => Self::TimedOut,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A [`Client`] lives on one data thread and belongs to one endpoint: an endpoint of a balancer, a
 //! fixed address, or the application behind the inbound proxy. Its [`Dial`] makes connections (TCP,
-//! TLS, transport header).
+//! TLS, transport header). It sends a request once; [`crate::retry`] decides what follows.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -19,7 +19,6 @@ use super::message_context::MessageContext;
 use super::{ErrorCode, Protocol, Request, Response, upgrade};
 use crate::config::Http1Pool;
 use crate::error::{DialError, Error, Kind as ErrorKind, chain};
-use crate::retry::{self, Action, Dispatch, Failure, History, Replay};
 use crate::telemetry::http::StreamError;
 use crate::transport::Io;
 
@@ -126,26 +125,6 @@ impl SendError {
             Self::Http2(_) => None,
         }
     }
-
-    /// What the error means for a retry.
-    pub(crate) fn failure(&self) -> Failure {
-        use super::http1::Error as Http1;
-        use mesh_http2::Error as Http2;
-        match self {
-            Self::Dial(error) if error.is_refused() => Failure::ConnectionRefused,
-            Self::Dial(DialError::Closed) => Failure::Unwritten,
-            Self::Dial(_) => Failure::NoConnection,
-            Self::Http1(Http1::NoResponse | Http1::Read(_) | Http1::Write(_)) => Failure::Lost,
-            Self::Http1(_) => Failure::ProtocolError,
-            Self::Http2(Http2::Reset(ErrorCode::REFUSED_STREAM)) => Failure::Refused,
-            Self::Http2(Http2::Reset(_)) => Failure::Reset,
-            // Other streams continue after a GOAWAY.
-            Self::Http2(Http2::Unprocessed(_)) => Failure::Excluded,
-            Self::Http2(error) if error.is_connection_lost() => Failure::Lost,
-            Self::Http2(_) => Failure::ProtocolError,
-            Self::TimedOut(_) => Failure::TimedOut,
-        }
-    }
 }
 
 impl<D: Dial + 'static> Client<D> {
@@ -193,30 +172,11 @@ impl<D: Dial + 'static> Client<D> {
         };
         Ok(Connection(ConnectionKind::Http1 { connection, pool }))
     }
-
-    /// Sends `request` to the application. [`retry::decide`] limits the number of connections.
-    pub async fn send(&self, request: &mut Request) -> Result<Response, SendError> {
-        let replay = Replay::of(request);
-        let mut history = History::default();
-        loop {
-            let connection = self.connect(request).await.map_err(SendError::Dial)?;
-            let is_reused = connection.is_reused();
-            let error = match connection.send(request).await {
-                Ok(response) => return Ok(response),
-                Err(error) => error,
-            };
-            let dispatch = Dispatch::Application { is_reused };
-            let replay = replay.after_attempt(request);
-            if retry::decide(error.failure(), replay, dispatch, &mut history) == Action::Return {
-                return Err(error);
-            }
-        }
-    }
 }
 
 impl Connection {
     /// Whether earlier requests have used the connection. The server may have closed it since.
-    fn is_reused(&self) -> bool {
+    pub(crate) fn is_reused(&self) -> bool {
         matches!(&self.0, ConnectionKind::Http1 { connection, .. } if connection.reused)
     }
 

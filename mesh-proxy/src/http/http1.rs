@@ -71,6 +71,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the connection ended before a response.
+    pub(crate) fn is_connection_lost(&self) -> bool {
+        matches!(self, Self::NoResponse | Self::Read(_) | Self::Write(_))
+    }
+
     /// Value of the `reason` label, if the client caused the error.
     pub(super) fn label(&self) -> Option<&'static str> {
         match self {

@@ -328,7 +328,7 @@ impl RequestHandler {
             Err(error) => {
                 exchange.failed((&error).into());
                 Err(RequestFailure {
-                    failure: Some(error.failure()),
+                    failure: Some((&error).into()),
                     error: error.into(),
                 })
             }

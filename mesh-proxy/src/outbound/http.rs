@@ -7,7 +7,7 @@
 //! only for endpoints.
 //!
 //! The path of a request: [`HttpTarget::respond`] selects the rule and [`HttpTarget::send`]
-//! applies it, [`attempts::send`] repeats it if the rule has a retry policy,
+//! applies it, [`PolicyRetries::send`] repeats it if the rule has a retry policy,
 //! [`RuleBackend::send`](backend::RuleBackend::send) selects endpoints,
 //! [`HttpEndpoint::send`](endpoint::HttpEndpoint::send) sends, and [`HttpTarget::finish`] completes
 //! the response.
@@ -24,10 +24,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::backend::{BackendResponse, Delivery, EarlierAttempts};
+use self::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend};
 use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::owner::{AcceptedFor, AddressOwner};
+
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
 use crate::discovery::{Destination, DiscoveryError, OutboundTarget};
@@ -38,19 +39,17 @@ use crate::http::request_head::opens_tunnel;
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, grpc, orig_proto, uri};
 use crate::limits::idle::IdleCache;
-use crate::retry::RetryPolicy;
+use crate::retry::{AttemptLimit, PolicyRetries, RetryPolicy, overrides};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels::Direction;
 use crate::trace;
 
-mod attempts;
 mod backend;
 mod endpoint;
 mod ingress;
 mod mirror;
 mod observe;
 mod outcome;
-mod overrides;
 mod owner;
 mod profile;
 mod route_metrics;
@@ -261,8 +260,11 @@ impl HttpTarget {
         };
         let has_body = !request.body().is_empty();
         let mut route = Exchange::start(metrics, request.headers(), has_body).with_span(span);
-        let limits = overrides::timeouts(&rule, request.headers_mut());
-        let retry = overrides::retry(&rule, request.headers_mut());
+        let (mut limits, mut retry) = (rule.timeouts, rule.retry.clone());
+        if rule.allows_request_headers {
+            overrides::timeouts(&mut limits, request.headers_mut());
+            retry = overrides::retry(retry, request.headers_mut());
+        }
         let timeouts = ExchangeTimeouts::new(limits, Instant::now());
         let mut delivery = Delivery::new(client, prefix, required_id, timeouts.clone());
         delivery.is_traced = span.is_some();
@@ -313,14 +315,25 @@ impl HttpTarget {
         }
         // From here on attempts change only what they have of their own.
         let delivery = &*delivery;
+        let mut earlier = EarlierAttempts::default();
         let sending = async {
             match retry {
                 Some(policy) if !opens_tunnel(request) => {
-                    let memory = &self.context.shared.replay_memory;
-                    Box::pin(attempts::send(rule, policy, memory, request, delivery)).await
+                    let retries = PolicyRetries {
+                        policy,
+                        memory: &self.context.shared.replay_memory,
+                        metrics: rule.retry_metrics.as_deref(),
+                    };
+                    let choose = || rule.backends.choose();
+                    let attempt =
+                        async |backend: Rc<RuleBackend>,
+                               request: &mut Request,
+                               limit: Option<&AttemptLimit>| {
+                            backend.send(request, delivery, &mut earlier, limit).await
+                        };
+                    Box::pin(retries.send(request, choose, attempt)).await
                 }
                 _ => {
-                    let mut earlier = EarlierAttempts::default();
                     let backend = rule.backends.choose()?;
                     backend.send(request, delivery, &mut earlier, None).await
                 }

@@ -1,4 +1,4 @@
-//! The time limit that a retry policy sets for each attempt but the last. Set by `outbound::http::attempts`, and
+//! The time limit that a retry policy sets for each attempt but the last. Set by `attempts`, and
 //! applied by `outbound::http::backend`, which knows when an attempt begins.
 
 use std::time::Duration;

@@ -2,12 +2,14 @@
 //! route; request headers may have changed it.
 
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use mesh_core::profile::ResponseClass;
-use mesh_core::resilience::Backoff;
+use mesh_core::profile::{ProfileRoute, ResponseClass};
+use mesh_core::resilience::{Backoff, Retry};
+use mesh_core::retry::DEFAULT_REQUEST_BYTES;
 
 use super::budget::RetryBudget;
 use crate::error::Kind;
@@ -77,7 +79,41 @@ pub(crate) enum PolicyAction {
     OverBudget,
 }
 
+/// Most retries of one request under a ServiceProfile. The budget belongs to all requests: without
+/// this limit, one of them could spend what the others need, and that without a pause.
+const MAX_PROFILE_RETRIES: u16 = 10;
+
 impl RetryPolicy {
+    /// Returns the policy of a route rule, unless it allows no retries.
+    pub(crate) fn of_rule<C: Clone + Into<Conditions>>(retry: &Retry<C>) -> Option<Rc<Self>> {
+        let policy = Self {
+            conditions: retry.conditions.clone().into(),
+            max_retries: retry.max_retries,
+            max_request_bytes: retry.max_request_bytes,
+            timeout: retry.timeout,
+            backoff: retry.backoff,
+            budget: None,
+        };
+        (policy.max_retries > 0).then(|| Rc::new(policy))
+    }
+
+    /// Returns the policy of a ServiceProfile's route. As in Linkerd there are no retries without a
+    /// budget, and no pauses between them.
+    pub(crate) fn of_profile(
+        route: &ProfileRoute,
+        budget: Option<&Arc<RetryBudget>>,
+    ) -> Option<Rc<Self>> {
+        let budget = budget.filter(|_| route.retryable)?;
+        Some(Rc::new(Self {
+            conditions: Conditions::Failures(route.response_classes.clone()),
+            max_retries: MAX_PROFILE_RETRIES,
+            max_request_bytes: DEFAULT_REQUEST_BYTES,
+            timeout: None,
+            backoff: None,
+            budget: Some(budget.clone()),
+        }))
+    }
+
     /// Decides what follows an attempt that ended with `end`, after `retries` retries. `is_kept`:
     /// the request's body can be sent again. `withdraw` takes a retry from the budget; it is called
     /// last, because nothing else may prevent a retry that was paid for.
@@ -134,6 +170,26 @@ impl Conditions {
             Self::Listed(listed) => !listed.grpc_codes.is_empty(),
             Self::Failures(_) => true,
         }
+    }
+}
+
+/// The conditions of an HTTPRoute.
+impl From<Vec<RangeInclusive<u16>>> for Conditions {
+    fn from(statuses: Vec<RangeInclusive<u16>>) -> Self {
+        Self::Listed(ListedConditions {
+            statuses,
+            ..ListedConditions::default()
+        })
+    }
+}
+
+/// The conditions of a GRPCRoute.
+impl From<Vec<u16>> for Conditions {
+    fn from(grpc_codes: Vec<u16>) -> Self {
+        Self::Listed(ListedConditions {
+            grpc_codes,
+            ..ListedConditions::default()
+        })
     }
 }
 

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use http::HeaderValue;
+use http_body_util::BodyExt as _;
 use mesh_core::endpoint::AddressFamily;
 use mesh_core::policy::outbound::{Backend as PolicyBackend, BackendTarget, RouteBackend};
 use mesh_core::resilience::FailureAccrual;
@@ -19,11 +21,11 @@ use super::record_error;
 use crate::balance::{BalanceQueue, BalanceSettings, CircuitBreaking, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind};
-use crate::http::body::ExchangeTimeouts;
+use crate::http::body::{BodyEnd, ExchangeTimeouts};
 use crate::http::client::SendError;
 use crate::http::filter::FilterState;
 use crate::http::{Request, Response, filter};
-use crate::retry::{self, Action, AttemptLimit, Failure, History, Replay};
+use crate::retry::{self, Action, Answer, AttemptLimit, Failure, History, Replay};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels;
 use crate::trace::{self, OpenSpan};
@@ -91,6 +93,9 @@ struct Attempt {
 
 type Answered = (Response, Exchange);
 
+/// Most of a response that is read in order to keep its connection, if it is not forwarded.
+const MAX_DISCARDED: usize = 64 * 1024;
+
 impl Delivery {
     pub(super) fn new(
         client: SocketAddr,
@@ -105,6 +110,41 @@ impl Delivery {
             is_traced: true,
             timeouts,
         }
+    }
+}
+
+impl Answer for BackendResponse {
+    fn response(&mut self) -> &mut Response {
+        &mut self.response
+    }
+
+    /// Reads the part that has arrived, so that the connection is reused or the stream needs no
+    /// reset; nothing waits for the rest.
+    fn discard(self) {
+        let Self {
+            response,
+            mut attempt,
+            picked,
+            ..
+        } = self;
+        let mut body = response.into_body();
+        let mut read = 0;
+        let mut trailers = None;
+        while read <= MAX_DISCARDED
+            && let Some(Some(Ok(frame))) = body.frame().now_or_never()
+        {
+            match frame.into_data() {
+                Ok(data) => {
+                    attempt.response_frame(data.len());
+                    read += data.len();
+                }
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        }
+        if let Some(picked) = &picked {
+            outcome::record_end(picked, BodyEnd::Complete(trailers.as_ref()));
+        }
+        attempt.response_end(trailers.as_ref());
     }
 }
 
@@ -349,7 +389,7 @@ impl RuleBackend {
                     error => StreamError::from(error),
                 });
                 Attempt {
-                    failure: Some(error.failure()),
+                    failure: Some((&error).into()),
                     result: Err(error.into()),
                 }
             }

@@ -1,20 +1,12 @@
 //! The routes of a ServiceProfile: what they have instead of the settings of a policy's rules.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict};
 use mesh_core::profile::{Profile, ProfileRoute, RequestMatch};
 use mesh_core::resilience::{PeakEwma, Queue};
-use mesh_core::retry::DEFAULT_REQUEST_BYTES;
-
-use crate::retry::{Conditions, RetryBudget, RetryPolicy};
-
-/// Most retries of one request. The budget belongs to all requests: without this limit, one of them
-/// could spend what the others need, and that without a pause.
-const MAX_RETRIES: u16 = 10;
 
 /// Returns the route of requests that match no other.
 pub(super) fn default_route() -> ProfileRoute {
@@ -25,23 +17,6 @@ pub(super) fn default_route() -> ProfileRoute {
         retryable: false,
         timeout: None,
     }
-}
-
-/// Returns the retry policy of a route. As in Linkerd there are no retries without a budget, and no
-/// pauses between them.
-pub(super) fn retry_policy(
-    route: &ProfileRoute,
-    budget: Option<&Arc<RetryBudget>>,
-) -> Option<Rc<RetryPolicy>> {
-    let budget = budget.filter(|_| route.retryable)?;
-    Some(Rc::new(RetryPolicy {
-        conditions: Conditions::Failures(route.response_classes.clone()),
-        max_retries: MAX_RETRIES,
-        max_request_bytes: DEFAULT_REQUEST_BYTES,
-        timeout: None,
-        backoff: None,
-        budget: Some(budget.clone()),
-    }))
 }
 
 /// Returns the backends of a ServiceProfile: its overrides, else the service, else the endpoint.

@@ -25,7 +25,7 @@ use super::backend::{Backend, RuleBackend};
 use super::mirror::{self, Mirror};
 use super::profile;
 use super::route_metrics::MetricsByHost;
-use super::route_protocol::{RouteProtocol, retry_policy};
+use super::route_protocol::RouteProtocol;
 use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
@@ -89,14 +89,14 @@ pub(super) struct Rule {
     filters: Vec<Filter>,
     /// The mirrors among the filters, in their order.
     pub(super) mirrors: Vec<Mirror>,
-    timeouts: Timeouts,
+    pub(super) timeouts: Timeouts,
     /// `None`: failed requests are not retried.
     pub(super) retry: Option<Rc<RetryPolicy>>,
     /// Present if requests may be retried.
     pub(super) retry_metrics: Option<Rc<RetryMetrics>>,
     /// A ServiceProfile's timeout, which ends with the response headers.
     pub(super) head_timeout: Option<Duration>,
-    allows_request_headers: bool,
+    pub(super) allows_request_headers: bool,
 }
 
 /// The backends of a rule, and how one is chosen.
@@ -298,7 +298,7 @@ impl Compiler<'_> {
                     filters: rule.action.filters.clone(),
                     mirrors,
                     timeouts: rule.action.timeouts,
-                    retry: rule.action.retry.as_ref().and_then(retry_policy),
+                    retry: rule.action.retry.as_ref().and_then(RetryPolicy::of_rule),
                     retry_metrics: retry_metrics.clone(),
                     head_timeout: None,
                     allows_request_headers: rule.action.allow_request_headers,
@@ -461,7 +461,7 @@ impl Compiler<'_> {
                 profile: Some(Rc::new(attempts)),
                 ..ExchangeMetrics::default()
             };
-            let retry = profile::retry_policy(route, target.retry_budget.as_ref());
+            let retry = RetryPolicy::of_profile(route, target.retry_budget.as_ref());
             let retries = || Rc::new(families.profile.retries(&labels));
             Rc::new(Rule {
                 name: "profile".to_owned(),
@@ -543,14 +543,6 @@ impl Rule {
 
     pub(super) fn filters(&self) -> &[Filter] {
         &self.filters
-    }
-
-    pub(super) fn timeouts(&self) -> Timeouts {
-        self.timeouts
-    }
-
-    pub(super) fn allows_request_headers(&self) -> bool {
-        self.allows_request_headers
     }
 }
 

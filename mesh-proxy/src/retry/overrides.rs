@@ -1,5 +1,5 @@
-//! Timeouts and retries in request headers. They are applied and removed only if the policy allows
-//! it; otherwise the headers are forwarded unchanged.
+//! Timeouts and retries in request headers, which are removed. Called only if the policy allows
+//! them; otherwise the headers are forwarded unchanged.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,8 +9,7 @@ use mesh_core::resilience::{Timeouts, parse_grpc_condition, parse_http_condition
 use mesh_core::retry::{DEFAULT_BACKOFF, DEFAULT_LIMIT, DEFAULT_REQUEST_BYTES};
 use mesh_core::units::{list_items, parse_duration};
 
-use super::routes::Rule;
-use crate::retry::{Conditions, ListedConditions, RetryPolicy};
+use super::policy::{Conditions, ListedConditions, RetryPolicy};
 
 const REQUEST: [HeaderName; 2] = [
     HeaderName::from_static("l5d-request-timeout"),
@@ -30,12 +29,8 @@ const MAX_LIMIT: u16 = 10;
 /// Most conditions that a request can list; further ones are ignored.
 const MAX_CONDITIONS: usize = 16;
 
-/// Returns the timeouts of one request under `rule`.
-pub(super) fn timeouts(rule: &Rule, headers: &mut HeaderMap) -> Timeouts {
-    let mut timeouts = rule.timeouts();
-    if !rule.allows_request_headers() {
-        return timeouts;
-    }
+/// Applies the headers to the timeouts of a rule.
+pub(crate) fn timeouts(timeouts: &mut Timeouts, headers: &mut HeaderMap) {
     for name in REQUEST {
         if let Some(limit) = take_duration(headers, &name) {
             timeouts.request = Some(limit);
@@ -44,20 +39,13 @@ pub(super) fn timeouts(rule: &Rule, headers: &mut HeaderMap) -> Timeouts {
     if let Some(limit) = take_duration(headers, &RESPONSE) {
         timeouts.response = Some(limit);
     }
-    timeouts
 }
 
-/// Returns the retry policy of one request under `rule`.
-pub(super) fn retry(rule: &Rule, headers: &mut HeaderMap) -> Option<Rc<RetryPolicy>> {
-    if rule.allows_request_headers() {
-        overridden(rule.retry.clone(), headers)
-    } else {
-        rule.retry.clone()
-    }
-}
-
-/// Applies the headers to `policy`. Without a policy, conditions enable retries.
-fn overridden(policy: Option<Rc<RetryPolicy>>, headers: &mut HeaderMap) -> Option<Rc<RetryPolicy>> {
+/// Applies the headers to the policy of a rule. Without a policy, conditions enable retries.
+pub(crate) fn retry(
+    policy: Option<Rc<RetryPolicy>>,
+    headers: &mut HeaderMap,
+) -> Option<Rc<RetryPolicy>> {
     let statuses = take_conditions(headers, &RETRY_HTTP, parse_http_condition);
     let grpc_codes = take_conditions(headers, &RETRY_GRPC, parse_grpc_condition);
     let limit = take(headers, &RETRY_LIMIT, |text| {
@@ -173,7 +161,7 @@ mod tests {
         fields: &[(&'static str, &str)],
     ) -> Option<RetryPolicy> {
         let mut headers = headers(fields);
-        let policy = overridden(policy.map(Rc::new), &mut headers);
+        let policy = retry(policy.map(Rc::new), &mut headers);
         assert!(headers.is_empty(), "{headers:?}");
         policy.map(|policy| (*policy).clone())
     }
