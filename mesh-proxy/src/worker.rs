@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use mesh_runtime::drain;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -20,11 +19,11 @@ use crate::config::Config;
 use crate::context::{ProcessState, ProxyContext};
 use crate::discovery::Discovery;
 use crate::inbound::Inbound;
+use crate::limits::connections::ConnectionLimit;
 use crate::limits::memory;
 use crate::outbound::Outbound;
 use crate::redirection::ProbeListener;
 use crate::telemetry::Families;
-use crate::telemetry::labels::Direction;
 use crate::tls::CredentialsRx;
 use crate::transport::listen::{AcceptedConnection, Listener};
 
@@ -90,24 +89,20 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
     let _evicting_outbound = AbortOnDropHandle::new(evicting_outbound);
     let relief = Rc::new(Relief::new(inbound.clone(), outbound.clone()));
     let listener = Listener::new(parts.listeners.inbound, context.config.inbound.accept)?;
-    let permits = context.shared.inbound_connections.clone();
-    let limit = ConnectionLimit::new(Direction::Inbound, permits);
     accepting.spawn_local(accept(
         listener,
         context.clone(),
-        limit,
+        context.shared.limits.inbound_connections.clone(),
         relief.clone(),
         move |accepted| inbound.clone().serve(accepted),
     ));
     for listener in parts.listeners.outbound {
         let listener = Listener::new(listener, context.config.outbound.accept)?;
         let outbound = outbound.clone();
-        let permits = context.shared.outbound_connections.clone();
-        let limit = ConnectionLimit::new(Direction::Outbound, permits);
         accepting.spawn_local(accept(
             listener,
             context.clone(),
-            limit,
+            context.shared.limits.outbound_connections.clone(),
             relief.clone(),
             move |accepted| outbound.clone().serve(accepted),
         ));
@@ -117,11 +112,6 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
     context.tasks.wait().await;
     Ok(())
 }
-
-/// The limit of concurrent connections of one direction, for the whole process: three quarters of
-/// the file descriptors, or `MESH_PROXY_INBOUND_MAX_CONNECTIONS` and its outbound counterpart. None
-/// is accepted while the process uses more than nine tenths of its memory limit.
-pub(crate) struct ConnectionLimit(Direction, Arc<Semaphore>);
 
 /// Frees memory that no connection uses, and returns it to the kernel, while connections are
 /// refused for lack of it: without a connection nothing would, and the refusals would not end.
@@ -143,7 +133,7 @@ impl Relief {
         }
     }
 
-    fn evict_unused(&self) {
+    pub(crate) fn evict_unused(&self) {
         let now = Instant::now();
         if self
             .last
@@ -155,36 +145,6 @@ impl Relief {
             self.outbound.evict_unused();
             memory::return_freed();
         }
-    }
-}
-
-impl ConnectionLimit {
-    pub(crate) fn new(direction: Direction, permits: Arc<Semaphore>) -> Self {
-        Self(direction, permits)
-    }
-
-    /// Returns a permit for one more connection. Counts a connection that exceeds a limit.
-    pub(crate) fn try_acquire(
-        &self,
-        context: &ProxyContext,
-        relief: &Relief,
-    ) -> Option<OwnedSemaphorePermit> {
-        let reason = match self.1.clone().try_acquire_owned() {
-            Ok(_permit) if context.shared.memory.is_exceeded() => {
-                relief.evict_unused();
-                "memory"
-            }
-            Ok(permit) => return Some(permit),
-            Err(_none_left) => "connections",
-        };
-        let families = &context.families;
-        families.refused.connection(self.0, reason);
-        tracing::debug!(
-            direction = self.0.as_str(),
-            reason,
-            "Closed connection above the limit"
-        );
-        None
     }
 }
 
@@ -202,7 +162,8 @@ async fn accept<F: Future<Output = ()> + 'static>(
         tokio::select! {
             biased;
             accepted = listener.accept() => {
-                if let Some(permit) = limit.try_acquire(&context, &relief) {
+                let (memory, refused) = (&context.shared.limits.memory, &context.families.refused);
+                if let Some(permit) = limit.try_acquire(memory, refused, || relief.evict_unused()) {
                     // An async block would contain the future twice: captured and awaited.
                     let serving = serve(accepted).map(move |()| drop(permit));
                     context.tasks.spawn_local(serving);

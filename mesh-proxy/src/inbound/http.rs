@@ -159,7 +159,7 @@ impl Destination {
         match self {
             Self::App(app) => send_to_app(app, request).await,
             Self::Admin(admin, context) => {
-                let memory = &context.shared.memory;
+                let memory = &context.shared.limits.memory;
                 Ok(admin::respond(admin, memory, request, client).await)
             }
         }
@@ -218,6 +218,7 @@ impl RequestHandler {
             .inbound
             .context
             .shared
+            .limits
             .inbound_in_flight
             .try_acquire()
             .map_err(|_full| {

@@ -459,7 +459,7 @@ impl CompiledPolicy {
         let accept = labels::inbound_accept(target, tls, &server.meta);
         Self {
             reads_headers: reads_headers(&server.protocol),
-            limiter: context.shared.rate_limits.limiter(target.port(), &server),
+            limiter: context.shared.limits.rates.limiter(target.port(), &server),
             transport: context.families.tcp.transport(accept),
             server,
             permit_metrics: RefCell::default(),

@@ -245,7 +245,7 @@ impl HttpTarget {
         request: &mut Request,
     ) -> Result<Response, Error> {
         // Held until the response's headers have arrived.
-        let in_flight = self.context.shared.outbound_in_flight.try_acquire();
+        let in_flight = self.context.shared.limits.outbound_in_flight.try_acquire();
         let in_flight = in_flight
             .map_err(|_full| Error::new(Kind::LoadShed, "too many requests are in flight"))?;
         let within_target =
@@ -321,7 +321,7 @@ impl HttpTarget {
                 Some(policy) if !opens_tunnel(request) => {
                     let retries = PolicyRetries {
                         policy,
-                        memory: &self.context.shared.replay_memory,
+                        memory: &self.context.shared.limits.replay_memory,
                         metrics: rule.retry_metrics.as_deref(),
                     };
                     let choose = || rule.backends.choose();

@@ -233,7 +233,7 @@ fn mirror_that_reads_too_slowly_is_given_up_and_the_request_is_not() {
         };
         assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
         assert!(length < MIB, "{length}");
-        let semaphore = &scene.proxy.context.shared.mirrors_in_flight;
+        let semaphore = &scene.proxy.context.shared.limits.mirrors_in_flight;
         assert_eq!(semaphore.available_permits(), 512);
     });
 }
@@ -272,7 +272,7 @@ fn mirror_that_has_answered_makes_room_for_others_while_its_request_goes_on() {
             let (app, shadow) = (App::start().await, App::start().await);
             let filters = vec![mirror(SHADOW, Ratio::ALL)];
             let scene = Scene::new(app.addr, filters, &[(SHADOW, shadow.addr)]).await;
-            let semaphore = &scene.proxy.context.shared.mirrors_in_flight;
+            let semaphore = &scene.proxy.context.shared.limits.mirrors_in_flight;
             let tcp = scene.client().await;
             let _held: Box<dyn std::any::Any> = if speaks == Speaks::Http2 {
                 let mut client = http2(tcp).await;

@@ -33,6 +33,8 @@ use crate::control::dns::Resolver;
 use crate::control::{Client, Trust};
 use crate::discovery::tests::discovery;
 use crate::inbound::Inbound;
+use crate::limits::Limits;
+use crate::limits::connections::ConnectionLimit;
 use crate::outbound::Outbound;
 use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
@@ -450,9 +452,13 @@ impl Proxy {
         self.inbound.app_clients()
     }
 
-    /// What frees memory while connections are refused.
-    pub(super) fn relief(&self) -> Relief {
-        Relief::new(self.inbound.clone(), self.outbound.clone())
+    /// Whether one more connection is accepted within `limit`. If memory is short, it is freed.
+    pub(super) fn accepts(&self, limit: impl Fn(&Limits) -> &ConnectionLimit) -> bool {
+        let relief = Relief::new(self.inbound.clone(), self.outbound.clone());
+        let limits = &self.context.shared.limits;
+        let refused = &self.context.families.refused;
+        let permit = limit(limits).try_acquire(&limits.memory, refused, || relief.evict_unused());
+        permit.is_some()
     }
 
     /// The number of names of inbound requests whose profiles are looked up.

@@ -289,7 +289,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local(
                 "mesh-proxy/tests/it/faults/resources.rs::accepting_survives_exhausted_descriptors_and_continues",
             ),
-            local("mesh-proxy/src/context.rs::one_direction_cannot_use_all_descriptors"),
+            local("mesh-proxy/src/limits/connections.rs::one_direction_cannot_use_all_descriptors"),
             local(
                 "mesh-proxy/tests/it/start.rs::the_limit_of_open_files_is_raised_as_far_as_it_may_be",
             ),

@@ -69,7 +69,13 @@ pub(super) fn apply(
             continue;
         }
         // Asked for before the head is copied: under overload, most copies get no permit.
-        match context.shared.mirrors_in_flight.clone().try_acquire_owned() {
+        match context
+            .shared
+            .limits
+            .mirrors_in_flight
+            .clone()
+            .try_acquire_owned()
+        {
             Ok(permit) => {
                 let copy = MirroredRequest {
                     head: RequestHeadCopy::of(request),

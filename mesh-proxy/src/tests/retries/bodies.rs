@@ -77,7 +77,7 @@ fn body_is_sent_again_completely() {
                 let framing = |text: &str| text.contains("content-length");
                 assert_eq!(framing(attempt), framing(&request), "the framing is kept");
             }
-            assert_eq!(scene.proxy.context.shared.replay_memory.used(), 0);
+            assert_eq!(scene.proxy.context.shared.limits.replay_memory.used(), 0);
         });
     }
 }
@@ -99,7 +99,7 @@ fn body_beyond_the_limit_is_neither_retried_nor_failed() {
             for attempt in app.requests() {
                 assert_eq!(body_of(&attempt), body_of(&request));
             }
-            assert_eq!(scene.proxy.context.shared.replay_memory.used(), 0);
+            assert_eq!(scene.proxy.context.shared.limits.replay_memory.used(), 0);
         });
     }
 }
@@ -111,7 +111,7 @@ fn bodies_of_all_requests_stay_within_the_memory_of_the_process() {
         let policy = http_policy(rule(Some(retry(1)), &[WEB]));
         let limit = ("MESH_PROXY_MAX_REPLAY_BYTES", Some("10000"));
         let scene = Scene::with(policy, &[(WEB, vec![app.addr])], &[limit]).await;
-        let memory = &scene.proxy.context.shared.replay_memory;
+        let memory = &scene.proxy.context.shared.limits.replay_memory;
         // Three requests that have sent 4,000 of 4,001 bytes each: the third one gets no memory.
         let mut clients = Vec::new();
         for n in 1..=3 {
@@ -149,7 +149,7 @@ fn memory_of_a_request_is_released_when_its_client_leaves() {
         let mut client = scene.client().await;
         send(&mut client, &request[..request.len() - 1]).await;
         settle().await;
-        let memory = &scene.proxy.context.shared.replay_memory;
+        let memory = &scene.proxy.context.shared.limits.replay_memory;
         assert!(memory.used() >= 999);
         drop(client);
         settle().await;
@@ -271,7 +271,17 @@ fn body_that_arrives_during_the_back_off_is_sent_to_the_next_attempt() {
             .send_response(http::Response::new(()), true)
             .unwrap();
         assert_eq!(upload.asking.await.unwrap().unwrap().status(), 200);
-        assert_eq!(upload.scene.proxy.context.shared.replay_memory.used(), 0);
+        assert_eq!(
+            upload
+                .scene
+                .proxy
+                .context
+                .shared
+                .limits
+                .replay_memory
+                .used(),
+            0
+        );
     });
 }
 
