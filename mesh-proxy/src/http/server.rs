@@ -17,14 +17,14 @@ use crate::transport::{Io, Scratch};
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    http2: Http2Server,
-    limits: HttpLimits,
-    refusals: RefusalCounter,
+    pub(super) http2: Http2Server,
+    pub(super) limits: HttpLimits,
+    pub(super) refusals: RefusalCounter,
     /// The copy buffer of tunnels.
-    scratch: Rc<Scratch>,
-    half_closed_idle: Duration,
+    pub(super) scratch: Rc<Scratch>,
+    pub(super) half_closed_idle: Duration,
     /// Tunnels outlive the connections that they began on.
-    drain: Watch,
+    pub(super) drain: Watch,
 }
 
 /// Why serving a connection failed.
@@ -57,40 +57,6 @@ impl Server {
             refusals: RefusalCounter::new(direction, refused),
             scratch,
             half_closed_idle: config.half_closed_idle,
-            drain,
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn for_tests(
-        drain: Watch,
-        limits: HttpLimits,
-        registry: &mesh_runtime::metrics::Registry,
-    ) -> Self {
-        Self {
-            http2: Http2Server {
-                stream_window: crate::config::DEFAULT_STREAM_WINDOW,
-                connection_window: 1 << 20,
-                adaptive_window: false,
-                keep_alive: None,
-                max_concurrent_streams: Some(200),
-                max_frame_size: None,
-                max_header_list_size: 1 << 18,
-                max_pending_accept_reset_streams: None,
-                max_send_buf_size: None,
-            },
-            limits,
-            refusals: RefusalCounter::new(
-                Direction::Inbound,
-                crate::telemetry::Families::new(
-                    registry,
-                    mesh_runtime::metrics::Exemplars::Off,
-                    crate::telemetry::http::ResponseDurations::Off,
-                )
-                .refused,
-            ),
-            scratch: Rc::default(),
-            half_closed_idle: crate::config::DEFAULT_HALF_CLOSED_IDLE,
             drain,
         }
     }

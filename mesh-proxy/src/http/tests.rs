@@ -8,18 +8,24 @@ use std::time::Duration;
 use http::Version;
 use mesh_core::endpoint::Http2Params;
 use mesh_runtime::drain;
-use mesh_runtime::metrics::Registry;
+use mesh_runtime::metrics::{Exemplars, Registry};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
 use super::client::{Client, ClientConfig, Dial};
+use super::refusal_counter::RefusalCounter;
 use super::server::Server;
 use super::synthetic_response::{ErrorDetail, RequestContext};
 use super::*;
-use crate::config::{Http1Pool, HttpLimits};
+use crate::config::{
+    DEFAULT_HALF_CLOSED_IDLE, DEFAULT_STREAM_WINDOW, Http1Pool, Http2Server, HttpLimits,
+};
 use crate::error::DialError;
+use crate::telemetry::Families;
+use crate::telemetry::http::ResponseDurations;
+use crate::telemetry::labels::Direction;
 use crate::transport::Io;
 
 mod hostile;
@@ -129,6 +135,28 @@ async fn limited_hop(
     hop_with(limits, registry, server, Role::Only, protocol, drain).await
 }
 
+fn engine(drain: drain::Watch, limits: HttpLimits, registry: &Registry) -> Server {
+    let families = Families::new(registry, Exemplars::Off, ResponseDurations::Off);
+    Server {
+        http2: Http2Server {
+            stream_window: DEFAULT_STREAM_WINDOW,
+            connection_window: 1 << 20,
+            adaptive_window: false,
+            keep_alive: None,
+            max_concurrent_streams: Some(200),
+            max_frame_size: None,
+            max_header_list_size: 1 << 18,
+            max_pending_accept_reset_streams: None,
+            max_send_buf_size: None,
+        },
+        limits,
+        refusals: RefusalCounter::new(Direction::Inbound, families.refused),
+        scratch: Rc::default(),
+        half_closed_idle: DEFAULT_HALF_CLOSED_IDLE,
+        drain,
+    }
+}
+
 async fn hop_with(
     limits: HttpLimits,
     registry: &Registry,
@@ -141,7 +169,7 @@ async fn hop_with(
         client: client_to(server, limits, Http2Params::default()),
         role,
     });
-    let engine = Rc::new(Server::for_tests(drain.clone(), limits, registry));
+    let engine = Rc::new(engine(drain.clone(), limits, registry));
     let (listener, addr) = listen().await;
     tokio::task::spawn_local(async move {
         while let Ok((tcp, _)) = listener.accept().await {

@@ -32,8 +32,8 @@ impl ConnectionLimit {
         }
     }
 
-    /// Returns a permit for one more connection. Counts a connection that exceeds a limit. If memory
-    /// is short, `relieve` frees some.
+    /// Returns a permit for one more connection. Counts a connection that exceeds a limit. If
+    /// memory is short, `relieve` frees some.
     pub(crate) fn try_acquire(
         &self,
         memory: &Memory,

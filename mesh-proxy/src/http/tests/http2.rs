@@ -407,7 +407,7 @@ fn many_small_chunks_are_forwarded() {
 fn idle_connection_future_is_small() {
     run(async |drain| {
         let registry = Registry::new();
-        let engine = Server::for_tests(drain.clone(), HttpLimits::DEFAULT, &registry);
+        let engine = engine(drain.clone(), HttpLimits::DEFAULT, &registry);
         let (addr, _called) = server(1).await;
         let io = Io::plain(TcpStream::connect(addr).await.unwrap());
         struct NoRequests;
