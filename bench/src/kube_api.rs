@@ -22,9 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use mesh_test_support::kube_api;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -61,14 +59,6 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listen on {}", options.listen))?;
     print_event(&json!({ "listening": options.listen.to_string() }))?;
-    loop {
-        let (tcp, _) = listener.accept().await.context("accept a controller")?;
-        // Nagle's algorithm would delay an event until the previous one is acknowledged.
-        tcp.set_nodelay(true).context("send without delay")?;
-        let front = front.clone();
-        let service = service_fn(move |request| respond::respond(front.clone(), request));
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(tcp), service);
-        // An error of the connection is the controller's to report.
-        tokio::spawn(async move { drop(connection.await) });
-    }
+    let respond = move |request| respond::respond(front.clone(), request);
+    Err(kube_api::serve(listener, respond).await).context("accept a controller")
 }

@@ -2,16 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "failed set-up fails the test")]
 
-use std::convert::Infallible;
+use std::future::ready;
 use std::net::SocketAddr;
 
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use mesh_test_support::installation;
+use http::Request;
+use hyper::body::Incoming;
+use mesh_test_support::{installation, kube_api};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::process::Command;
@@ -21,25 +17,10 @@ type Objects = Box<dyn Fn(&str) -> Option<Value> + Send + Sync>;
 
 /// Serves HTTP/1 until the test ends.
 async fn serve(objects: Objects) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
     let objects: &'static Objects = Box::leak(Box::new(objects));
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service = service_fn(move |request: Request<Incoming>| async move {
-                let (status, object) = match objects(request.uri().path()) {
-                    Some(object) => (StatusCode::OK, object),
-                    None => (StatusCode::NOT_FOUND, installation::not_found()),
-                };
-                let mut response = Response::new(Full::new(Bytes::from(object.to_string())));
-                *response.status_mut() = status;
-                Ok::<_, Infallible>(response)
-            });
-            let connection = http1::Builder::new();
-            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
-        }
-    });
-    addr
+    let respond =
+        move |request: Request<Incoming>| ready(kube_api::found(objects(request.uri().path())));
+    kube_api::start(respond).await
 }
 
 /// Returns the objects of a cluster with these values and this argument of the CronJob.
@@ -84,7 +65,7 @@ async fn heartbeat(objects: Objects) -> Value {
     let server = serve(objects).await;
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("config");
-    std::fs::write(&kubeconfig, installation::kubeconfig(server).to_string()).unwrap();
+    kube_api::write_kubeconfig(&kubeconfig, server);
     let output = Command::new(env!("CARGO_BIN_EXE_meshctl"))
         .args(["diagnostics", "heartbeat", "-o", "json"])
         .env("KUBECONFIG", &kubeconfig)

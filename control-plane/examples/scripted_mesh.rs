@@ -18,7 +18,8 @@ mod scripted_series;
 use std::fs;
 use std::path::Path;
 
-use scripted::cluster::{Cluster, SHOP, write_kubeconfig};
+use mesh_test_support::kube_api;
+use scripted::cluster::{Cluster, SHOP};
 use scripted::{Mesh, Pace};
 
 #[tokio::main]
@@ -28,7 +29,7 @@ async fn main() {
     let metrics_api = Mesh::new(Pace::Moving).serve().await;
     let prometheus = scripted_series::serve().await;
     let cluster = Cluster::new(Pace::Moving).serve().await;
-    write_kubeconfig(&directory.join("kubeconfig"), cluster);
+    kube_api::write_kubeconfig(&directory.join("kubeconfig"), cluster);
     fs::create_dir(directory.join("manifests")).unwrap();
     fs::write(directory.join("manifests/shop.yaml"), SHOP).unwrap();
     // Renamed, so that a reader does not see a part of it.

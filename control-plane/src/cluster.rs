@@ -20,14 +20,10 @@ mod guard;
 mod lease;
 mod rate_limit;
 mod retry;
-#[cfg(test)]
-mod tests;
 mod watch;
 
 pub use self::flags::ClusterFlags;
 pub use self::rate_limit::{Rate, RateLimiter};
-#[cfg(test)]
-pub(crate) use self::tests::scripted_api::{Fault, ScriptedApi};
 pub(crate) use self::{
     backoff::Backoff,
     events::{Events, ObjectEvent, Severity, rights as event_rights},

@@ -1,8 +1,5 @@
-//! An installation as an API server of a test has it: the objects that a report of it is made of,
-//! and the kubeconfig that leads to the server. Used by the tests of the report and of the
-//! dashboard.
-
-use std::net::SocketAddr;
+//! An installation as an API server of a test has it: the objects that a report of it is made of.
+//! Used by the tests of the report.
 
 use serde_json::{Value, json};
 
@@ -32,24 +29,6 @@ pub fn object(path: &str, namespace: &str, uid: &str, values: &str) -> Option<Va
             &json!({ "name": "web", "namespace": "shop" }),
         ),
         _ => return None,
-    })
-}
-
-/// Returns the body of a response of 404.
-pub fn not_found() -> Value {
-    json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-        "reason": "NotFound", "message": "there is none",
-    })
-}
-
-/// Returns a kubeconfig for an API server without TLS.
-pub fn kubeconfig(server: SocketAddr) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "scripted",
-        "clusters": [{ "name": "scripted", "cluster": { "server": format!("http://{server}") } }],
-        "users": [{ "name": "test", "user": {} }],
-        "contexts": [{ "name": "scripted", "context": { "cluster": "scripted", "user": "test" } }],
     })
 }
 

@@ -3,10 +3,10 @@
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
 //! contains peers. `machine` and `network` create and remove a test's resources on the machine.
 //! `command` and `program` run programs, `cni` runs plugins, and `http` asks servers. `cluster`
-//! installs a mesh into a real cluster. `installation` has the objects of a mesh in an API server.
-//! `eventually` waits for a state that another process or task brings about. `campaign` is for
-//! tests that plant a fault, `policies` generates random sets of policies. No program of the mesh
-//! depends on this package.
+//! installs a mesh into a real cluster. `kube_api` plays API servers, and `installation` has the
+//! objects of a mesh for one. `eventually` waits for a state that another process or task brings
+//! about. `campaign` is for tests that plant a fault, `policies` generates random sets of policies.
+//! No program of the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -23,6 +23,7 @@ pub mod control_plane;
 pub mod eventually;
 pub mod http;
 pub mod installation;
+pub mod kube_api;
 pub mod machine;
 pub mod network;
 pub mod policies;

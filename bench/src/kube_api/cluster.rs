@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use mesh_test_support::kube_api::merge;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -322,23 +323,6 @@ fn metadata_of(object: &str) -> String {
         "metadata": object["metadata"],
     });
     partial.to_string()
-}
-
-/// A JSON merge patch (RFC 7396).
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in fields {
-        match (value, target.as_object_mut()) {
-            (Value::Null, Some(target)) => drop(target.remove(key)),
-            _ => merge(&mut target[key], value),
-        }
-    }
 }
 
 #[cfg(test)]

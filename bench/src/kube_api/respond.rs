@@ -9,8 +9,9 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
+use mesh_test_support::kube_api;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -27,10 +28,7 @@ const MAX_BODY: usize = 1 << 20;
 /// The end of a watch whose request has no timeout.
 const WATCH_TIMEOUT: u64 = 300;
 
-pub(super) async fn respond(
-    front: Arc<Front>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+pub(super) async fn respond(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     let query = parts.uri.query().unwrap_or_default();
@@ -41,25 +39,25 @@ pub(super) async fn respond(
             // The log names the requests of a controller that are not served.
             eprintln!("not found: {path}");
         }
-        return Ok(response);
+        return response;
     }
     if let Some(target) = path.strip_prefix("/bench/") {
-        return Ok(match toggle(&front, target) {
+        return match toggle(&front, target) {
             Some(version) => object(StatusCode::OK, &json!({ "version": version })),
             None => failure(StatusCode::NOT_FOUND, "there is no such Service"),
-        });
+        };
     }
     let Ok(body) = Limited::new(body, MAX_BODY).collect().await else {
-        return Ok(failure(
+        return failure(
             StatusCode::PAYLOAD_TOO_LARGE,
             "the body is too large or incomplete",
-        ));
+        );
     };
     let written = match serde_json::from_slice::<Value>(&body.to_bytes()) {
         Ok(written) => written,
-        Err(error) => return Ok(failure(StatusCode::BAD_REQUEST, &error.to_string())),
+        Err(error) => return failure(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    Ok(match parts.method {
+    match parts.method {
         Method::POST if path == token_review::PATH => {
             if !front.token_review_delay.is_zero() {
                 sleep(front.token_review_delay).await;
@@ -76,7 +74,7 @@ pub(super) async fn respond(
             object(StatusCode::CREATED, &stored)
         }
         _ => failure(StatusCode::METHOD_NOT_ALLOWED, "the method is not allowed"),
-    })
+    }
 }
 
 /// Executes the path: `toggle` or `toggle-opaque` with namespace and name of a Service.
@@ -112,7 +110,7 @@ fn read(front: &Arc<Front>, path: &str, query: &str, view: View) -> Response<Bod
             return watch(front.clone(), selection, query);
         }
         let list = front.cluster.list(&selection, page(query));
-        return response(StatusCode::OK, Full::new(list.into()).boxed());
+        return json_response(Full::new(list.into()).boxed());
     }
     match resources(path).or_else(|| front.cluster.object(path)) {
         Some(found) => object(StatusCode::OK, &found),
@@ -169,10 +167,7 @@ fn watch(front: Arc<Front>, selection: Selection, query: &str) -> Response<Body>
             () = sleep(timeout) => {}
         }
     });
-    response(
-        StatusCode::OK,
-        StreamBody::new(ReceiverStream::new(body)).boxed(),
-    )
+    json_response(StreamBody::new(ReceiverStream::new(body)).boxed())
 }
 
 fn is_true(value: &str) -> bool {
@@ -193,27 +188,16 @@ fn number<N: FromStr>(query: &str, name: &str) -> Option<N> {
 }
 
 fn object(status: StatusCode, value: &Value) -> Response<Body> {
-    response(status, Full::new(value.to_string().into()).boxed())
+    kube_api::response(status, value).map(BodyExt::boxed)
 }
 
 fn failure(status: StatusCode, message: &str) -> Response<Body> {
-    let reason = if status == StatusCode::NOT_FOUND {
-        "NotFound"
-    } else {
-        "BadRequest"
-    };
-    let body = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "code": status.as_u16(), "reason": reason, "message": message,
-    });
-    object(status, &body)
+    kube_api::failure(status, message).map(BodyExt::boxed)
 }
 
-fn response(status: StatusCode, body: Body) -> Response<Body> {
+fn json_response(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
     response
 }

@@ -1,17 +1,13 @@
 //! A scripted Prometheus: the series that the dashboard itself asks for.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use mesh_test_support::kube_api;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 /// A metric, the labels of a sample, and its value.
 type Series = (&'static str, &'static [(&'static str, &'static str)], f64);
@@ -81,16 +77,7 @@ const SERIES: [Series; 12] = [
 
 /// Serves until the process ends.
 pub(crate) async fn serve() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let service =
-                service_fn(|request| async { Ok::<_, Infallible>(respond(request).await) });
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        }
-    });
-    addr
+    kube_api::start(respond).await
 }
 
 async fn respond(request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -100,7 +87,7 @@ async fn respond(request: Request<Incoming>) -> Response<Full<Bytes>> {
         .map(|(_, query)| query.into_owned())
         .unwrap_or_default();
     let body = json!({ "status": "success", "data": { "resultType": "vector", "result": vector(&query) } });
-    Response::new(Full::new(body.to_string().into()))
+    kube_api::response(StatusCode::OK, &body)
 }
 
 fn vector(query: &str) -> Vec<Value> {

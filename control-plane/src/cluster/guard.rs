@@ -32,10 +32,11 @@ pub(super) fn restrict(client: Client, service: &str, rights: Vec<Right>) -> Cli
 mod tests {
     use k8s_openapi::api::core::v1::{Pod, Secret};
     use kube::Api;
+    use mesh_test_support::kube_api::ScriptedApi;
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::{ScriptedApi, explain};
+    use crate::cluster::explain;
 
     #[tokio::test]
     async fn calls_without_a_right_are_refused_with_the_right_that_is_missing() {
@@ -43,7 +44,8 @@ mod tests {
         let pod = json!({ "metadata": { "name": "a" } });
         api.put("/api/v1/namespaces/shop/pods/a", pod);
         let rights = rights::all("", "pods", &["get"]).collect();
-        let client = restrict(api.client("web"), "web", rights);
+        let client = Client::new(api.service("web"), "default");
+        let client = restrict(client, "web", rights);
         let pods: Api<Pod> = Api::namespaced(client.clone(), "shop");
         assert!(pods.get("a").await.is_ok());
         let secrets: Api<Secret> = Api::namespaced(client, "shop");

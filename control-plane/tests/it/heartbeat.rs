@@ -1,35 +1,29 @@
 //! `mesh-controller heartbeat` as a process, with servers that play an API server, Prometheus and
 //! the receiver of reports.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use form_urlencoded::parse;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use mesh_test_support::installation;
 use mesh_test_support::program::Program;
+use mesh_test_support::{installation, kube_api};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-
-use crate::web::scripted::cluster::write_kubeconfig;
 
 mod tls;
 
 /// Sufficient for a loaded host; a test that passes does not wait this long.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-type Respond = fn(&str, &str) -> (StatusCode, Value);
+type Respond = fn(&str, &str) -> Response<Full<Bytes>>;
 
 /// A server whose requests the test receives: path with query, and body.
 struct Server {
@@ -40,14 +34,8 @@ struct Server {
 impl Server {
     /// Serves HTTP/1 until the test ends.
     async fn start(respond: Respond) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let (received, requests) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, respond, received.clone()));
-            }
-        });
+        let addr = kube_api::start(recorded(respond, received)).await;
         Self { addr, requests }
     }
 
@@ -56,44 +44,38 @@ impl Server {
     }
 }
 
-async fn serve<S>(stream: S, respond: Respond, received: mpsc::UnboundedSender<(String, String)>)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let service = service_fn(move |request: Request<Incoming>| {
+/// Returns a function that responds, and sends what it has received.
+fn recorded(
+    respond: Respond,
+    received: mpsc::UnboundedSender<(String, String)>,
+) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Response<Full<Bytes>>> + Clone {
+    move |request| {
         let received = received.clone();
-        async move {
+        let responding = async move {
             let target = request.uri().to_string();
             let body = request.into_body().collect().await.unwrap().to_bytes();
             let body = String::from_utf8(body.to_vec()).unwrap();
-            let (status, value) = respond(&target, &body);
+            let response = respond(&target, &body);
             // The test may have ended.
             let _ended = received.send((target, body));
-            let mut response = Response::new(Full::new(Bytes::from(value.to_string())));
-            *response.status_mut() = status;
-            Ok::<_, Infallible>(response)
-        }
-    });
-    // Clients close connections whenever they want.
-    let _closed = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-}
-
-fn accept(_target: &str, _body: &str) -> (StatusCode, Value) {
-    (StatusCode::OK, json!("ok"))
-}
-
-fn api_server(target: &str, _body: &str) -> (StatusCode, Value) {
-    let path = target.split('?').next().unwrap();
-    match installation::object(path, "linkerd", "0b7c-4d", "linkerdVersion: 1.2.3\n") {
-        Some(object) => (StatusCode::OK, object),
-        None => (StatusCode::NOT_FOUND, installation::not_found()),
+            response
+        };
+        responding.boxed()
     }
 }
 
+fn accept(_target: &str, _body: &str) -> Response<Full<Bytes>> {
+    kube_api::response(StatusCode::OK, &json!("ok"))
+}
+
+fn api_server(target: &str, _body: &str) -> Response<Full<Bytes>> {
+    let path = target.split('?').next().unwrap();
+    let values = "linkerdVersion: 1.2.3\n";
+    kube_api::found(installation::object(path, "linkerd", "0b7c-4d", values))
+}
+
 /// Responds with a sample for total-rps and max-mem-destination, and without one otherwise.
-fn prometheus(target: &str, body: &str) -> (StatusCode, Value) {
+fn prometheus(target: &str, body: &str) -> Response<Full<Bytes>> {
     assert_eq!(target, "/prom/api/v1/query");
     let (_, query) = parse(body.as_bytes())
         .find(|(name, _)| name == "query")
@@ -110,7 +92,8 @@ fn prometheus(target: &str, body: &str) -> (StatusCode, Value) {
         .map(|value| json!({ "metric": {}, "value": [1, value] }))
         .collect();
     let data = json!({ "resultType": "vector", "result": samples });
-    (StatusCode::OK, json!({ "status": "success", "data": data }))
+    let found = json!({ "status": "success", "data": data });
+    kube_api::response(StatusCode::OK, &found)
 }
 
 /// A cluster to report on.
@@ -123,7 +106,7 @@ impl Cluster {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let api = Server::start(api_server).await;
-        write_kubeconfig(&dir.path().join("config"), api.addr);
+        kube_api::write_kubeconfig(&dir.path().join("config"), api.addr);
         Self {
             prometheus: Server::start(prometheus).await,
             dir,
@@ -233,7 +216,8 @@ async fn report_is_sent_over_verified_tls() {
 #[tokio::test]
 async fn refusal_of_receiver_is_failure() {
     let cluster = Cluster::start().await;
-    let refuse: Respond = |_target, _body| (StatusCode::FORBIDDEN, json!("not you"));
+    let refuse: Respond =
+        |_target, _body| kube_api::response(StatusCode::FORBIDDEN, &json!("not you"));
     let receiver = Server::start(refuse).await;
     let mut program = cluster.send(&receiver.url(), None);
     let error = program.logged("cannot send a report").await;

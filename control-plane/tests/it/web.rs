@@ -10,6 +10,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use mesh_test_support::kube_api;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
@@ -18,7 +19,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
-use self::scripted::cluster::{Cluster, STEADY_REQUESTS, write_kubeconfig};
+use self::scripted::cluster::{Cluster, STEADY_REQUESTS};
 use self::scripted::{Mesh, Pace};
 use crate::controller::{Controller, eventually};
 
@@ -63,7 +64,7 @@ impl Web {
         let metrics_api = mesh.clone().serve().await;
         let dir = tempfile::tempdir().unwrap();
         let kubeconfig = dir.path().join("config");
-        write_kubeconfig(&kubeconfig, Cluster::new(pace).serve().await);
+        kube_api::write_kubeconfig(&kubeconfig, Cluster::new(pace).serve().await);
         let mut args = vec![
             format!("--linkerd-metrics-api-addr={metrics_api}"),
             format!("--kubeconfig={}", kubeconfig.display()),

@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-use http::{Request, Response, StatusCode};
+use http::Request;
 use kube::client::Body;
+use mesh_test_support::kube_api;
 use serde_json::json;
 
 use super::super::{certificates, plan};
@@ -36,21 +37,11 @@ fn made(now: SystemTime) -> BTreeMap<&'static str, String> {
 /// all.
 fn api_server(nothing: usize, objects: BTreeMap<&'static str, String>) -> Client {
     let requests = AtomicUsize::new(0);
-    let respond = move |request: &Request<Body>| {
+    let service = tower::service_fn(move |request: Request<Body>| {
         let name = request.uri().path().rsplit('/').next().unwrap_or_default();
         let exists = requests.fetch_add(1, Ordering::Relaxed) >= nothing;
-        match objects.get(name).filter(|_| exists) {
-            Some(object) => (StatusCode::OK, object.clone()),
-            None => {
-                let status = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
-                (StatusCode::NOT_FOUND, status.to_string())
-            }
-        }
-    };
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (status, body) = respond(&request);
-        let mut response = Response::new(Body::from(body.into_bytes()));
-        *response.status_mut() = status;
+        let object = objects.get(name).filter(|_| exists);
+        let response = kube_api::found(object.map(|it| serde_json::from_str(it).unwrap()));
         async move { Ok::<_, Infallible>(response) }
     });
     Client::new(service, "default")

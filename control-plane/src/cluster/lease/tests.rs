@@ -1,10 +1,10 @@
 //! Replicas that claim one Lease of an API server in memory, on a paused clock.
 
 use mesh_runtime::drain::{Drain, Outcome};
+use mesh_test_support::kube_api::{Fault, ScriptedApi};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::cluster::{Fault, ScriptedApi};
 
 const LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/linkerd/leases/policy-controller-write";
@@ -37,7 +37,8 @@ impl Replica {
             claimant: name.to_owned(),
             field_manager: "policy-controller",
         };
-        let (task, leadership) = LeaseTask::new(&api.client(name), settings, &Registry::new());
+        let client = Client::new(api.service(name), "default");
+        let (task, leadership) = LeaseTask::new(&client, settings, &Registry::new());
         let (drain, watch) = drain::channel();
         Self {
             name,

@@ -2,9 +2,9 @@
 
 use std::convert::Infallible;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use kube::client::Body;
-use mesh_test_support::installation;
+use mesh_test_support::{installation, kube_api};
 use serde_json::Value;
 
 use super::*;
@@ -12,16 +12,8 @@ use super::*;
 /// Returns a client of an API server with these objects by path. Others are `NotFound`.
 fn api_server(object: fn(&str) -> Option<Value>) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let found = object(request.uri().path());
-        async move {
-            let (status, body) = match found {
-                Some(object) => (StatusCode::OK, object),
-                None => (StatusCode::NOT_FOUND, installation::not_found()),
-            };
-            let mut response = Response::new(Body::from(body.to_string().into_bytes()));
-            *response.status_mut() = status;
-            Ok::<_, Infallible>(response)
-        }
+        let response = kube_api::found(object(request.uri().path()));
+        async move { Ok::<_, Infallible>(response) }
     });
     Client::new(service, "default")
 }

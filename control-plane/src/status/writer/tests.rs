@@ -3,12 +3,13 @@
 use mesh_objects::convert::{self, Json};
 use mesh_objects::model::{Kind, ReportedKind};
 use mesh_runtime::drain::{Drain, Outcome as DrainOutcome};
+use mesh_test_support::kube_api::{Fault, ScriptedApi};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::*;
-use crate::cluster::{Fault, LeaseSettings, LeaseTask, ScriptedApi};
+use crate::cluster::{LeaseSettings, LeaseTask};
 use crate::source::Change;
 
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/";
@@ -89,7 +90,7 @@ impl Cluster {
 
     fn start(&self, name: &'static str) -> Replica {
         let registry = Registry::new();
-        let client = self.api.client(name);
+        let client = Client::new(self.api.service(name), "default");
         let settings = LeaseSettings {
             namespace: "linkerd".to_owned(),
             name: "policy-controller-write",

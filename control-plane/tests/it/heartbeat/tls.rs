@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use mesh_test_support::kube_api;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
@@ -11,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Respond, serve};
+use super::{Respond, recorded};
 
 pub(super) struct Server {
     pub(super) addr: SocketAddr,
@@ -43,7 +44,8 @@ pub(super) async fn start(respond: Respond) -> Server {
         while let Ok((stream, _)) = listener.accept().await {
             // A client that does not trust the certificate ends the handshake.
             if let Ok(stream) = acceptor.accept(stream).await {
-                tokio::spawn(serve(stream, respond, received.clone()));
+                let respond = recorded(respond, received.clone());
+                tokio::spawn(kube_api::serve_connection(stream, respond));
             }
         }
     });

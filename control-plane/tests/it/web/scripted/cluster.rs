@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +10,6 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use mesh_api::linkerd2::common::net::{IpAddress, TcpAddress, ip_address};
 use mesh_api::linkerd2::tap::tap_event::http::{
     Event as HttpEvent, RequestInit, ResponseEnd, ResponseInit, StreamId,
@@ -24,11 +20,10 @@ use mesh_api::linkerd2::viz::headers::{Header, header};
 use mesh_api::linkerd2::viz::{
     ApiError, Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme,
 };
-use mesh_test_support::installation;
+use mesh_test_support::kube_api;
 use prost::Message;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::time::interval;
 
 use super::{CONTROLLERS, Pace};
@@ -64,20 +59,11 @@ impl Cluster {
 
     /// Serves until the process ends.
     pub(crate) async fn serve(self: Arc<Self>) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let cluster = self.clone();
-                let service = service_fn(move |request| {
-                    let cluster = cluster.clone();
-                    async move { Ok::<_, Infallible>(cluster.respond(request).await) }
-                });
-                let connection = http1::Builder::new();
-                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
-            }
-        });
-        addr
+        let respond = move |request| {
+            let cluster = self.clone();
+            async move { cluster.respond(request).await }
+        };
+        kube_api::start(respond).await
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<Body> {
@@ -86,16 +72,7 @@ impl Cluster {
             return self.tap(&path, request).await;
         }
         let query = request.uri().query().unwrap_or_default();
-        match object(&path, query) {
-            Some(object) => json_response(StatusCode::OK, &object),
-            None => {
-                let status = json!({
-                    "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
-                    "reason": "NotFound", "message": format!("{path} not found"),
-                });
-                json_response(StatusCode::NOT_FOUND, &status)
-            }
-        }
+        kube_api::found(object(&path, query)).map(BodyExt::boxed_unsync)
     }
 
     async fn tap(&self, path: &str, request: Request<Incoming>) -> Response<Body> {
@@ -106,13 +83,14 @@ impl Cluster {
         match name.as_str() {
             "forbidden" => {
                 let error = json!({ "error": format!("may not tap {path}") });
-                return json_response(StatusCode::FORBIDDEN, &error);
+                let response = kube_api::response(StatusCode::FORBIDDEN, &error);
+                return response.map(BodyExt::boxed_unsync);
             }
             "missing" => {
                 let error = ApiError {
                     error: "no pods to tap".to_owned(),
                 };
-                let mut response = Response::new(full(framed(&error)));
+                let mut response = Response::new(Full::new(framed(&error)).boxed_unsync());
                 let headers = response.headers_mut();
                 headers.insert("linkerd-error", "Internal Server Error".parse().unwrap());
                 return response;
@@ -127,12 +105,6 @@ impl Cluster {
         let frames = events.map(|event| Ok(Frame::data(framed(&event))));
         Response::new(StreamBody::new(frames).boxed_unsync())
     }
-}
-
-/// Writes a kubeconfig for the API server.
-pub(crate) fn write_kubeconfig(path: &Path, addr: SocketAddr) {
-    let config = installation::kubeconfig(addr);
-    std::fs::write(path, config.to_string()).unwrap();
 }
 
 fn object(path: &str, query: &str) -> Option<Value> {
@@ -351,17 +323,4 @@ fn framed(message: &impl Message) -> Bytes {
     let encoded = message.encode_to_vec();
     let length = u32::try_from(encoded.len()).unwrap();
     [&length.to_le_bytes()[..], &encoded].concat().into()
-}
-
-fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(full(value.to_string()));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert("content-type", "application/json".parse().unwrap());
-    response
-}
-
-fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into()).boxed_unsync()
 }

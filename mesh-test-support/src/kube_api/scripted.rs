@@ -2,21 +2,24 @@
 //! resource versions, and faults for each client.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
-use kube::Client;
-use kube::client::Body;
+use hyper::body::{Body, Bytes};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use tower::Service;
+
+use super::{failure, found, merge, response};
 
 /// An API server. Clones share its objects.
 #[derive(Clone, Default)]
-pub(crate) struct ScriptedApi(Arc<Mutex<State>>);
+pub struct ScriptedApi(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -30,7 +33,7 @@ struct State {
 
 /// A fault of the requests of a client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// They have no response, and no effect.
     Lost,
     /// They have an effect, and no response.
@@ -43,39 +46,48 @@ pub(crate) enum Fault {
 
 /// A successful write.
 #[derive(Clone, Debug)]
-pub(crate) struct Write {
-    pub(crate) client: &'static str,
-    pub(crate) path: String,
-    pub(crate) query: String,
-    pub(crate) body: Value,
+pub struct Write {
+    pub client: &'static str,
+    pub path: String,
+    pub query: String,
+    pub body: Value,
 }
 
 impl ScriptedApi {
-    pub(crate) fn client(&self, name: &'static str) -> Client {
+    /// Returns a service for the client with this name.
+    pub fn service<B>(
+        &self,
+        client: &'static str,
+    ) -> impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + use<B>
+    where
+        B: Body<Data: Send, Error: Debug> + Send + 'static,
+    {
         let api = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
+        tower::service_fn(move |request: Request<B>| {
             let api = api.clone();
-            async move { Ok::<_, std::convert::Infallible>(api.serve(name, request).await) }
-        });
-        Client::new(service, "default")
+            async move { Ok(api.serve(client, request).await) }
+        })
     }
 
-    pub(crate) fn put(&self, path: &str, mut object: Value) {
+    pub fn put(&self, path: &str, mut object: Value) {
         let mut state = self.0.lock();
         state.version += 1;
         object["metadata"]["resourceVersion"] = state.version.to_string().into();
         state.objects.insert(path.to_owned(), object);
     }
 
-    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+    pub fn get(&self, path: &str) -> Option<Value> {
         self.0.lock().objects.get(path).cloned()
     }
 
-    pub(crate) fn delete(&self, path: &str) {
+    pub fn delete(&self, path: &str) {
         self.0.lock().objects.remove(path);
     }
 
-    pub(crate) fn set_fault(&self, client: &'static str, fault: Option<Fault>) {
+    pub fn set_fault(&self, client: &'static str, fault: Option<Fault>) {
         let mut state = self.0.lock();
         match fault {
             Some(fault) => state.faults.insert(client, fault),
@@ -84,12 +96,12 @@ impl ScriptedApi {
     }
 
     /// Refuses writes of all clients to paths with this part.
-    pub(crate) fn refuse_writes_to(&self, part: &'static str, code: u16) {
-        self.0.lock().refused = Some((part, code));
+    pub fn refuse_writes_to(&self, part: &'static str, status: u16) {
+        self.0.lock().refused = Some((part, status));
     }
 
     /// Returns the successful writes to paths with this part.
-    pub(crate) fn writes(&self, part: &str) -> Vec<Write> {
+    pub fn writes(&self, part: &str) -> Vec<Write> {
         let state = self.0.lock();
         let writes = state.writes.iter();
         writes
@@ -98,29 +110,32 @@ impl ScriptedApi {
             .collect()
     }
 
-    async fn serve(&self, client: &'static str, request: Request<Body>) -> Response<Full<Bytes>> {
+    async fn serve<B: Body<Error: Debug>>(
+        &self,
+        client: &'static str,
+        request: Request<B>,
+    ) -> Response<Full<Bytes>> {
         let fault = self.0.lock().faults.get(client).copied();
         match fault {
             Some(Fault::Lost) => std::future::pending().await,
-            Some(Fault::Status(code)) => return status(code, "scripted"),
+            Some(Fault::Status(status)) => return refusal(status),
             Some(Fault::Slow(delay)) => sleep(delay).await,
             Some(Fault::ResponseLost) | None => {}
         }
         let (parts, body) = request.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
+        let body = body
+            .collect()
+            .await
+            .expect("the body of a request")
+            .to_bytes();
         let path = parts.uri.path().to_owned();
         let query = parts.uri.query().unwrap_or_default().to_owned();
         let response = match parts.method {
-            Method::GET => match self.get(&path) {
-                Some(object) => json_response(&object),
-                None => status(404, "not found"),
-            },
+            Method::GET => found(self.get(&path)),
             Method::PATCH => {
-                let is_apply = parts.headers[http::header::CONTENT_TYPE]
-                    .to_str()
-                    .unwrap()
-                    .contains("apply-patch");
-                let body: Value = serde_json::from_slice(&body).unwrap();
+                let patch_type = parts.headers[http::header::CONTENT_TYPE].to_str();
+                let is_apply = patch_type.is_ok_and(|it| it.contains("apply-patch"));
+                let body: Value = serde_json::from_slice(&body).expect("a patch");
                 self.patch(client, path, query, &body, is_apply)
             }
             method => panic!("{method} {path}"),
@@ -140,21 +155,21 @@ impl ScriptedApi {
         is_apply: bool,
     ) -> Response<Full<Bytes>> {
         let mut state = self.0.lock();
-        if let Some((part, code)) = state.refused
+        if let Some((part, status)) = state.refused
             && path.contains(part)
         {
-            return status(code, "scripted");
+            return refusal(status);
         }
         let object = path.strip_suffix("/status").unwrap_or(&path).to_owned();
         let version = body["metadata"]["resourceVersion"].as_str();
         let before = state.objects.get(&object).cloned();
         let mut after = match before {
             None if is_apply => json!({}),
-            None => return status(404, "not found"),
+            None => return found(None),
             Some(before) => {
                 let current = before["metadata"]["resourceVersion"].as_str();
                 if version.is_some() && version != current {
-                    return status(409, "the object has been modified");
+                    return failure(StatusCode::CONFLICT, "the object has been modified");
                 }
                 before
             }
@@ -174,43 +189,11 @@ impl ScriptedApi {
             query,
             body: body.clone(),
         });
-        json_response(&after)
+        response(StatusCode::OK, &after)
     }
 }
 
-/// A JSON merge patch (RFC 7396).
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in fields {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
-}
-
-fn status(code: u16, message: &str) -> Response<Full<Bytes>> {
-    let reason = match code {
-        404 => "NotFound",
-        409 => "Conflict",
-        _ => "Scripted",
-    };
-    let body = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "code": code, "reason": reason, "message": message,
-    });
-    let mut response = json_response(&body);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap();
-    response
-}
-
-fn json_response(body: &Value) -> Response<Full<Bytes>> {
-    Response::new(Full::new(body.to_string().into()))
+fn refusal(status: u16) -> Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(status).expect("the status of a response");
+    failure(status, "scripted")
 }
