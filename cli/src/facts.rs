@@ -91,6 +91,8 @@ pub(crate) struct Facts {
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) webhook: Webhook,
     pub(crate) viz: Viz,
+    /// Parsed once, when the configuration has been read.
+    values: OnceLock<Fact<Values>>,
     /// Computed once, since several rows show a part of it.
     analysis: OnceLock<Fact<Vec<Finding>>>,
 }
@@ -267,6 +269,7 @@ impl Facts {
                 dry_run: not_queried(),
             },
             viz: Viz::not_queried(),
+            values: OnceLock::new(),
             analysis: OnceLock::new(),
         }
     }
@@ -276,12 +279,15 @@ impl Facts {
     }
 
     /// Returns the chart values that ConfigMap linkerd-config records.
-    pub(crate) fn values(&self) -> Fact<Values> {
-        let text = self.values_text()?;
-        let what = "the values of ConfigMap linkerd-config";
-        let values = serde_norway::from_str(&text).map_err(|error| format!("{what}: {error}"))?;
-        Values::of_installation(values, &self.control_namespace)
-            .map_err(|error| format!("{what}: {error}"))
+    pub(crate) fn values(&self) -> Fact<&Values> {
+        fact_ref(self.values.get_or_init(|| {
+            let text = self.values_text()?;
+            let what = "the values of ConfigMap linkerd-config";
+            let values =
+                serde_norway::from_str(&text).map_err(|error| format!("{what}: {error}"))?;
+            Values::of_installation(values, &self.control_namespace)
+                .map_err(|error| format!("{what}: {error}"))
+        }))
     }
 
     pub(crate) fn values_text(&self) -> Fact<String> {
@@ -304,8 +310,9 @@ impl Facts {
 
     /// Returns the namespace of the node agents, or the chart's default if the values are unknown.
     pub(crate) fn agent_namespace(&self) -> String {
-        let values = self.values().unwrap_or_default();
-        values.agent_namespace().to_owned()
+        let namespace = |values: &Values| values.agent_namespace().to_owned();
+        self.values()
+            .map_or_else(|_unknown| namespace(&Values::default()), namespace)
     }
 
     /// Returns the DaemonSet of the node agents, if it exists.
@@ -317,14 +324,11 @@ impl Facts {
         }))
     }
 
-    /// Returns the namespaces of the control plane and the node agents. It parses the values, so
-    /// callers with many pods or findings call it once.
+    /// Returns the namespaces of the control plane and the node agents.
     pub(crate) fn own_namespaces(&self) -> OwnNamespaces<'_> {
-        let values = self.values().unwrap_or_default();
-        let has_agents = values.redirection() == Redirection::Agent;
         OwnNamespaces {
             control_plane: &self.control_namespace,
-            agents: has_agents.then(|| values.agent_namespace().to_owned()),
+            agents: self.has_agents().then(|| self.agent_namespace()),
         }
     }
 
@@ -350,7 +354,7 @@ impl Facts {
             add_all(&mut objects, &read.pods)?;
             objects.set_unserved(self.unserved_policies());
             if let Ok(values) = self.values() {
-                objects.set_cluster_domain(values.cluster_domain);
+                objects.set_cluster_domain(values.cluster_domain.clone());
             }
             Ok(analyze::analyze(&objects))
         });

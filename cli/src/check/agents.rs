@@ -364,9 +364,9 @@ fn per_node(
 }
 
 fn version(facts: &Facts) -> CheckResult {
-    let expected = facts.values()?.linkerd_version;
+    let expected = &facts.values()?.linkerd_version;
     let outcome = per_node(facts, expected.as_str(), |status| {
-        if status.agent_version == expected {
+        if status.agent_version == *expected {
             Vec::new()
         } else {
             vec![format!(
@@ -464,9 +464,9 @@ fn foreign_cni(facts: &Facts) -> CheckResult {
 }
 
 fn taint(facts: &Facts) -> CheckResult {
-    let key = facts.values()?.mesh_agent.startup_taint;
+    let key = &facts.values()?.mesh_agent.startup_taint;
     // The setting may include a value and an effect, as in kubectl taint.
-    let key = key.split(['=', ':']).next().unwrap_or_default().to_owned();
+    let key = key.split(['=', ':']).next().unwrap_or_default();
     if key.is_empty() {
         return Ok(Outcome::ok("meshAgent.startupTaint is off"));
     }

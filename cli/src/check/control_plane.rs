@@ -42,7 +42,7 @@ pub(super) const EXISTENCE: Category = Category {
             "l5d-existence-linkerd-config",
             "ConfigMap linkerd-config has valid values",
             "{upgrade}",
-            |facts| Ok(Outcome::ok(facts.values()?.linkerd_version)),
+            |facts| Ok(Outcome::ok(&facts.values()?.linkerd_version)),
         ),
         Check::new(
             "l5d-existence-sa",

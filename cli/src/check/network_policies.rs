@@ -112,7 +112,7 @@ fn add_applications(
             wrong.entry(text).or_insert(finding);
         }
         let inbound = Applied::new(pod, Direction::Ingress, all);
-        let unreachable = values.as_ref().and_then(|it| unreachable(it, &inbound));
+        let unreachable = values.and_then(|it| unreachable(it, &inbound));
         if let Some((port, reached_at)) = unreachable {
             let title = inbound.title("admits");
             let key = format!("{title} port {port} but not {reached_at}");

@@ -97,7 +97,7 @@ fn dns(facts: &Facts) -> CheckResult {
 /// Compares `clusterDomain` with the zones that CoreDNS answers for the cluster. Other DNS servers
 /// configure them elsewhere.
 fn domain(facts: &Facts) -> CheckResult {
-    let own = facts.values()?.cluster_domain;
+    let own = &facts.values()?.cluster_domain;
     let config = match &facts.objects.cluster_dns {
         Ok(config) => config.as_ref(),
         Err(reason) => return Ok(Outcome::ok(format!("not compared: {reason}"))),

@@ -24,7 +24,7 @@ pub(super) const CATEGORY: Category = Category {
             "meshctl has the control plane's version",
             "use the meshctl of the same release as the control plane",
             |facts| {
-                let version = facts.values()?.linkerd_version;
+                let version = &facts.values()?.linkerd_version;
                 Ok(if version == facts.cli_version {
                     Outcome::ok("")
                 } else {
@@ -80,7 +80,7 @@ fn control(facts: &Facts) -> CheckResult {
 }
 
 fn own_proxies(facts: &Facts) -> CheckResult {
-    let expected = facts.values()?.proxy_version().to_owned();
+    let expected = facts.values()?.proxy_version();
     let wrong = facts.control_pods()?.filter_map(|pod| {
         let image = proxy_container(pod)?.image.as_deref()?;
         (tag(image) != expected).then(|| {
@@ -91,15 +91,15 @@ fn own_proxies(facts: &Facts) -> CheckResult {
             )
         })
     });
-    Ok(Outcome::warn_if(wrong, expected.as_str()))
+    Ok(Outcome::warn_if(wrong, expected))
 }
 
 /// Compares the versions of the scope's proxies with the version that the injector adds.
 pub(super) fn data_plane(facts: &Facts) -> CheckResult {
-    let expected = facts.values()?.proxy_version().to_owned();
+    let expected = facts.values()?.proxy_version();
     let wrong = facts.meshed_pods()?.filter_map(|pod| {
         let version = pod.annotations().get(annotation::PROXY_VERSION)?;
-        (*version != expected).then(|| {
+        (version != expected).then(|| {
             let finding = Finding::new(format!(
                 "{} has {version}, new pods get {expected}",
                 full_name(pod)
@@ -107,7 +107,7 @@ pub(super) fn data_plane(facts: &Facts) -> CheckResult {
             finding.with_fix(fix::restart_command(pod))
         })
     });
-    Ok(Outcome::warn_if(wrong, expected.as_str()))
+    Ok(Outcome::warn_if(wrong, expected))
 }
 
 pub(crate) fn tag(image: &str) -> &str {

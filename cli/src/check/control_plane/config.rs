@@ -186,7 +186,7 @@ pub(super) fn permissions(facts: &Facts) -> CheckResult {
 
 /// Returns the address ranges of `clusterNetworks`.
 fn networks(facts: &Facts) -> Fact<Vec<IpNet>> {
-    let text = facts.values()?.cluster_networks;
+    let text = &facts.values()?.cluster_networks;
     text.split(',')
         .map(str::trim)
         .filter(|block| !block.is_empty())

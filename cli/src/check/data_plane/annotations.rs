@@ -176,7 +176,7 @@ pub(super) fn unknown(facts: &Facts) -> CheckResult {
     let values = facts.values()?;
     let mut rejected = BTreeSet::new();
     for pod in facts.meshed_pods()? {
-        rejected.extend(annotation_problems(facts, &values, pod)?);
+        rejected.extend(annotation_problems(facts, values, pod)?);
     }
     wrong.extend(
         rejected
@@ -184,7 +184,7 @@ pub(super) fn unknown(facts: &Facts) -> CheckResult {
             .map(|problem| Finding::new(problem.as_str())),
     );
     for workload in workloads::meshed(facts)? {
-        let problems = annotation_problems(facts, &values, &workload.pod)?;
+        let problems = annotation_problems(facts, values, &workload.pod)?;
         let new = problems
             .into_iter()
             .filter(|problem| !rejected.contains(problem));

@@ -31,10 +31,10 @@ pub(super) fn bypassed(facts: &Facts) -> CheckResult {
             wrong.push(finding(&title(&server), pod));
         }
     }
-    let default = facts.values()?.proxy.default_inbound_policy;
+    let default = &facts.values()?.proxy.default_inbound_policy;
     let mut namespaces = Vec::new();
     for pod in facts.meshed_pods()?.filter(|pod| passes_ipv6(pod)) {
-        let policy = default_inbound_policy(facts, pod, &default);
+        let policy = default_inbound_policy(facts, pod, default);
         let namespace = pod.namespace().unwrap_or_default();
         if !OPEN.contains(&policy.as_str()) && !namespaces.contains(&namespace) {
             wrong.push(finding(&format!("the default policy {policy}"), pod));

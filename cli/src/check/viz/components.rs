@@ -81,7 +81,7 @@ pub(super) fn proxies_ready(facts: &Facts) -> CheckResult {
 }
 
 pub(super) fn proxy_versions(facts: &Facts) -> CheckResult {
-    let wanted = facts.values()?.linkerd_version;
+    let wanted = &facts.values()?.linkerd_version;
     let other = pods(facts)?.into_iter().filter_map(|pod| {
         let image = proxy_container(pod)?.image.as_deref()?;
         let version = tag(image);

@@ -16,12 +16,12 @@ const DENY: &str = "deny";
 
 /// Finds namespaces whose default policy denies scrapes, without a Server for the admin port.
 pub(super) fn scrapes_are_authorized(facts: &Facts) -> CheckResult {
-    let default = facts.values()?.proxy.default_inbound_policy;
+    let default = &facts.values()?.proxy.default_inbound_policy;
     let with_server = namespaces_with_admin_server(facts)?;
     let mut denied = BTreeSet::new();
     for pod in facts.meshed_pods()? {
         let namespace = pod.namespace().unwrap_or_default();
-        if default_inbound_policy(facts, pod, &default) == DENY && !with_server.contains(&namespace)
+        if default_inbound_policy(facts, pod, default) == DENY && !with_server.contains(&namespace)
         {
             denied.insert(namespace);
         }

@@ -60,7 +60,7 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
     let versions = serde_json::json!({
         "client": env!("CARGO_PKG_VERSION"),
         "server": facts.api_server.as_ref().map(|server| server.version.clone()).ok(),
-        "mesh": facts.values().map(|values| values.linkerd_version).ok(),
+        "mesh": facts.values().map(|values| &values.linkerd_version).ok(),
     });
     dump.json("versions.json", &versions);
     match mesh {
