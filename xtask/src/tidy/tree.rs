@@ -8,8 +8,11 @@ use anyhow::Context;
 use super::Finding;
 use super::source::{self, Line};
 
-/// Directories without source files: build results, packages of npm and git's.
-const SKIPPED_DIRECTORIES: [&str; 3] = ["target", "node_modules", ".git"];
+/// The build results of both workspaces.
+const BUILD_DIRECTORIES: [&str; 2] = ["target", "mesh-ebpf/target"];
+
+/// The names of other directories without source files: npm's packages and git's objects.
+const SKIPPED_DIRECTORIES: [&str; 2] = ["node_modules", ".git"];
 
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
@@ -39,12 +42,8 @@ impl Tree {
                 let kind = entry
                     .file_type()
                     .with_context(|| format!("look at {}", path.display()))?;
-                if kind.is_dir()
-                    && !SKIPPED_DIRECTORIES
-                        .iter()
-                        .any(|skipped| entry.file_name() == *skipped)
-                {
-                    directories.push(path);
+                if kind.is_dir() {
+                    directories.extend((!is_skipped(&path)).then_some(path));
                 } else if kind.is_file() {
                     let content = fs::read(root.join(&path))
                         .with_context(|| format!("read {}", path.display()))?;
@@ -90,6 +89,13 @@ impl Tree {
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }
+}
+
+/// Whether a directory, relative to the root, has no source files.
+fn is_skipped(path: &Path) -> bool {
+    let has_name = |name: &&str| path.file_name().is_some_and(|it| it == *name);
+    BUILD_DIRECTORIES.iter().any(|it| path == Path::new(it))
+        || SKIPPED_DIRECTORIES.iter().any(has_name)
 }
 
 impl File {
@@ -165,6 +171,20 @@ impl File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_build_directories_of_the_workspaces_are_skipped() {
+        for (path, expected) in [
+            ("target", true),
+            ("mesh-ebpf/target", true),
+            ("mesh-proxy/src/target", false),
+            ("mesh-proxy/target", false),
+            ("control-plane/web/node_modules", true),
+            (".git", true),
+        ] {
+            assert_eq!(is_skipped(Path::new(path)), expected, "{path}");
+        }
+    }
 
     #[test]
     fn test_code_is_recognised_by_path() {
