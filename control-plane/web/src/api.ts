@@ -1,4 +1,4 @@
-// The JSON API. Shapes are protobuf's JSON mapping, in which 64-bit integers are strings.
+// The JSON API. Shapes are protobuf's JSON mapping, where 64-bit integers are strings.
 
 export interface Resource {
   namespace: string;

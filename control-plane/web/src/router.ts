@@ -1,4 +1,4 @@
-// Routes by the path, so that addresses are those of Linkerd's dashboard.
+// Routes by the path, so that addresses are the same as in Linkerd's dashboard.
 
 import { useEffect, useState } from "preact/hooks";
 

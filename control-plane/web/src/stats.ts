@@ -77,7 +77,7 @@ export function duration(text: string | null | undefined): number | undefined {
   return text ? Number.parseFloat(text) * 1000 : undefined;
 }
 
-/** Writes a time in the future that is so many seconds away. */
+/** Writes the time from now to an event in the future. */
 export function until(seconds: number): string {
   const minutes = Math.floor(seconds / 60);
   if (minutes < 120) return `${minutes} min`;

@@ -5,9 +5,9 @@ import { useState } from "preact/hooks";
 
 export interface Column<T> {
   name: string;
-  /** What is shown. */
+  /** The content. */
   cell: (row: T) => ComponentChildren;
-  /** What is sorted by; a column without it cannot be sorted by. */
+  /** The key for sorting; a column without it cannot be sorted by. */
   value?: (row: T) => number | string | undefined;
   numeric?: boolean;
   /** Left out where there is little room. */

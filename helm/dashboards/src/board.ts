@@ -16,7 +16,7 @@ export interface Board {
     uid: string;
     title: string;
     description: string;
-    // What is normal, in Markdown.
+    // The normal values, in Markdown.
     normal: string;
     variables: dashboard.QueryVariableBuilder[];
     sections: Section[];
@@ -24,7 +24,7 @@ export interface Board {
 
 export const TAG = "mesh";
 
-// A variable with the values of a label, of which one is selected.
+// A variable with the values of a label; one is selected.
 export function one(name: string, label: string, query: string): dashboard.QueryVariableBuilder {
     return new dashboard.QueryVariableBuilder(name)
         .label(label)
@@ -34,7 +34,7 @@ export function one(name: string, label: string, query: string): dashboard.Query
         .sort(dashboard.VariableSort.AlphabeticalCaseInsensitiveAsc);
 }
 
-// A variable with the values of a label, all of which are selected at first.
+// A variable with the values of a label; at first all are selected.
 export function several(name: string, label: string, query: string): dashboard.QueryVariableBuilder {
     return one(name, label, query).multi(true).includeAll(true).allValue(".+").current({
         selected: true,

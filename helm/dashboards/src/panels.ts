@@ -24,7 +24,7 @@ export const UNITS = {
     boolean: units.BoolYesNo,
 };
 
-// What a panel shows and how it is read; `width` is in columns, of which a dashboard has 24.
+// What a panel shows and how it is read; a dashboard has 24 columns, and `width` counts them.
 interface Shape {
     title: string;
     description: string;
@@ -35,7 +35,7 @@ interface Shape {
 // A query and the name of its series.
 export type Query = [expression: string, legend: string];
 
-// Values from which a number is coloured, ascending.
+// Ascending; a number is coloured from these values on.
 export interface Limits {
     warning: number;
     critical: number;
@@ -195,7 +195,7 @@ function properties(column: Column): dashboard.DynamicConfigValue[] {
     return shown;
 }
 
-// What the dashboard is for and what is normal.
+// The purpose of the dashboard, and its normal values.
 export function note(title: string, content: string): text.PanelBuilder {
     return new text.PanelBuilder()
         .title(title)

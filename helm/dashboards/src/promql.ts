@@ -23,7 +23,7 @@ export function sum(expression: string, by: string[] = []): string {
     return `sum${grouping} (${expression})`;
 }
 
-// Leaves out what is not an application's: probes of the kubelet, and requests to the admin port of
+// Leaves out requests of the mesh itself: probes of the kubelet, and requests to the admin port of
 // proxies, such as Prometheus' own. `meshctl stat` does not count them either.
 const APPLICATION: Matchers = 'target_port!="4191", route_name!="probe"';
 

@@ -138,23 +138,42 @@ impl<'a> Place<'a> {
 /// Lines that belong together, each with its number.
 type Paragraph<'a> = Vec<(usize, &'a str)>;
 
-/// The comments of a Rust file, or the text of a document. `None` for any other file.
-fn paragraphs(file: &File) -> Option<Vec<Paragraph<'_>>> {
-    let is_document = file.path.ends_with(".md");
-    if !is_document && !file.is_rust() {
-        return None;
+/// Returns the comment or the text in a trimmed line, if there is one.
+type TextOf = for<'a> fn(&'a str) -> Option<&'a str>;
+
+/// How the text of a file is marked. `None` for a file without prose.
+fn text_of(file: &File) -> Option<TextOf> {
+    let has_end = |ends: &[&str]| ends.iter().any(|end| file.path.ends_with(end));
+    if file.is_rust() {
+        Some(|line| line.strip_prefix("//"))
+    } else if has_end(&[".ts", ".tsx"]) {
+        Some(|line| {
+            let marks = ["//", "/**", "/*", "*"];
+            let text = marks.iter().find_map(|mark| line.strip_prefix(mark))?;
+            Some(text.trim_end_matches("*/"))
+        })
+    } else if has_end(&["/values.yaml"]) {
+        Some(|line| Some(line.strip_prefix('#')?.trim().trim_start_matches("--")))
+    } else if has_end(&[".md"]) {
+        Some(whole)
+    } else {
+        None
     }
+}
+
+/// A document is all text.
+fn whole(line: &str) -> Option<&str> {
+    Some(line)
+}
+
+/// The comments of a file with code, or the text of a document. `None` for a file without prose.
+fn paragraphs(file: &File) -> Option<Vec<Paragraph<'_>>> {
+    let text_of = text_of(file)?;
     let mut paragraphs: Vec<Paragraph<'_>> = vec![Vec::new()];
     let mut fenced = false;
     for (index, line) in file.text.lines().enumerate() {
-        let line = line.trim();
-        let text = if is_document {
-            Some(line)
-        } else {
-            line.strip_prefix("//")
-                .map(|line| line.trim_start_matches(['/', '!']).trim())
-        };
-        let text = text.unwrap_or_default();
+        let text = text_of(line.trim()).unwrap_or_default();
+        let text = text.trim_start_matches(['/', '!']).trim();
         let fence = text.starts_with("```");
         fenced ^= fence;
         if text.is_empty() || fence || begins_paragraph(text) {
@@ -320,9 +339,17 @@ mod tests {
 
     #[test]
     fn comments_and_documents_are_read_without_code() {
+        let script = "/** Head,\n * more. */\nlet x = 1 /* trailing */\n  // One.\n";
+        let values = "# -- Head,\n# more\nx: 1 # trailing\n\n  # -- Item\n";
         let code = "//! Head,\n//! more.\nlet x = 1; // trailing\n    // One.\n    //\n    // Two.\n/// ```\n/// code\n/// ```\n";
         let document = "# Title\n\nText\nof two lines.\n- item\n```\ncode\n```\n| cell |\n";
-        let tree = Tree::of(&[("a/b.rs", code), ("c.md", document), ("d.yaml", "# e")]);
+        let tree = Tree::of(&[
+            ("a/b.rs", code),
+            ("c.md", document),
+            ("d.yaml", "# e"),
+            ("e.tsx", script),
+            ("f/values.yaml", values),
+        ]);
         let lines = |file: &File| -> Vec<Vec<usize>> {
             let paragraphs = paragraphs(file).unwrap_or_default();
             let numbers = paragraphs
@@ -336,6 +363,8 @@ mod tests {
             [vec![1], vec![3, 4], vec![5], vec![9]]
         );
         assert_eq!(lines(&tree.files[2]), [[0; 0]; 0]);
+        assert_eq!(lines(&tree.files[3]), [vec![1, 2], vec![4]]);
+        assert_eq!(lines(&tree.files[4]), [vec![1, 2], vec![5]]);
     }
 
     /// A package with `lines` lines of comments besides the one given.

@@ -1,4 +1,4 @@
-// The form of taps: what is watched, and which requests.
+// The form of taps: the resource to watch, and the requests to show.
 
 import { useState } from "preact/hooks";
 
