@@ -6,6 +6,7 @@ mod charts;
 mod cycles;
 mod decisions;
 mod documents;
+mod index;
 mod language;
 mod packages;
 mod prose;
@@ -46,7 +47,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 27] = [
+const FILE_RULES: [FileRule; 28] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -66,6 +67,7 @@ const FILE_RULES: [FileRule; 27] = [
     language::imports,
     prose::prose,
     decisions::names_exist,
+    index::answers_exist,
     cycles::import_cycles,
     cycles::folder_cycles,
     workflows::only_xtask,
