@@ -143,6 +143,14 @@ impl BodyError {
         }
     }
 
+    /// Whether the connection of the body's sender has failed, or what it sent is invalid.
+    pub(super) fn is_of_client(&self) -> bool {
+        match self {
+            Self::Http1(_) | Self::Http2(_) => true,
+            Self::TimedOut(_) | Self::Superseded | Self::MirrorGivenUp => false,
+        }
+    }
+
     /// The error code for the stream that the body was being forwarded on.
     pub(super) fn error_code(&self) -> ErrorCode {
         match self {

@@ -9,12 +9,14 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, Response};
 use mesh_core::policy::outbound::{Distribution, HttpRoutes, OutboundProtocol};
 use mesh_core::resilience::{Backoff, FailureAccrual, Timeouts};
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, advance};
 
 use super::answers::{Answers, detect, first, http_route, service, weighted};
-use super::app::{App, Client, Speaks, send, try_head};
+use super::app::{App, Client, Speaks, rest, send, try_head};
 use super::world::{CLIENT, Proxy, run, settle, while_time_passes};
 
 const SERVICE: SocketAddr = SocketAddr::new(
@@ -96,11 +98,12 @@ impl Server {
 }
 
 async fn serve(mut tcp: TcpStream, state: Rc<ServerState>) {
-    let mut first = [0];
+    // The preface of HTTP/2 begins with `PRI`, and a request may begin with `POST`.
+    let mut first = [0; 2];
     if tcp.peek(&mut first).await.is_err() {
         return;
     }
-    if first == *b"P" {
+    if first == *b"PR" {
         let mut connection = h2::server::handshake(tcp).await.unwrap();
         // Streams that are dropped would be reset.
         let mut kept = Vec::new();
@@ -276,6 +279,53 @@ fn endpoint_leaves_rotation_after_seven_failures_and_returns_after_probe() {
             (scene.endpoints("ready"), scene.endpoints("pending")),
             (2, 0)
         );
+    });
+}
+
+/// The endpoint is not at fault, and other clients of the pod need it.
+#[test]
+fn uploads_that_clients_break_off_are_no_failures_of_the_endpoint() {
+    const LENGTH: &str = "content-length: 10\r\n\r\nhalf";
+    const CHUNKS: &str = "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+    run(async || {
+        for body in [LENGTH, CHUNKS] {
+            for end in ["reset", "close", "close its half", "break the rules"] {
+                let server = Server::start().await;
+                server.state.is_silent.set(true);
+                let scene = Scene::new(Speaks::Http1, consecutive(60), &[&server]).await;
+                for count in 1..=7 {
+                    let mut client = scene.proxy.outbound(SERVICE).await;
+                    send(
+                        &mut client,
+                        &format!("POST / HTTP/1.1\r\nhost: web\r\n{body}"),
+                    )
+                    .await;
+                    while server.requests() < count {
+                        settle().await;
+                    }
+                    match end {
+                        "reset" => {
+                            let linger = Some(Duration::ZERO);
+                            SockRef::from(&client).set_linger(linger).unwrap();
+                        }
+                        "close" => {}
+                        "close its half" => client.shutdown().await.unwrap(),
+                        _ if body == LENGTH => continue,
+                        _ => send(&mut client, "no size\r\n").await,
+                    }
+                    if end == "reset" || end == "close" {
+                        drop(client);
+                    } else {
+                        while_time_passes(rest(&mut client)).await;
+                    }
+                    settle().await;
+                }
+                server.recover();
+                let status = while_time_passes(scene.get()).await;
+                assert_eq!(status, 200, "{end}, {body}");
+                assert_eq!(scene.endpoints("pending"), 0, "{end}, {body}");
+            }
+        }
     });
 }
 

@@ -159,6 +159,13 @@ impl ResponseFuture {
             match self.body.poll(&self.connection, cx) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => self.upload = UploadState::Complete,
+                // The task that serves the client must report this first, so that the endpoint is
+                // not counted as failed.
+                Poll::Ready(Err(Error::Body(error))) if error.is_of_client() => {
+                    self.upload = UploadState::Failed(Error::Body(error));
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 // The request cannot be completed without its body.
                 Poll::Ready(Err(error @ (Error::Body(_) | Error::LengthMismatch))) => {
                     return Poll::Ready(Err(error));

@@ -333,6 +333,13 @@ impl Connection {
         self.inner().body_error
     }
 
+    /// Why the peer's body is incomplete, if it has failed.
+    pub(super) fn body_failure(&self) -> Option<Error> {
+        let inner = self.inner();
+        let error = || inner.body_error.map_or(Error::Incomplete, Error::from);
+        matches!(inner.body, BodyDecoder::Failed).then(error)
+    }
+
     /// Whether the client waits for a 100 and got none, so that it may or may not send the body.
     pub(super) fn is_awaiting_continue(&self) -> bool {
         self.inner().expectation != ExpectContinue::None

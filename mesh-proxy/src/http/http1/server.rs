@@ -230,6 +230,11 @@ async fn call_handler<H: HttpHandler>(
         if let Poll::Ready(Err(error)) = connection.poll_flush(cx) {
             return Poll::Ready(Err(error));
         }
+        // No server can respond to a request without its end. Dropping the handler now keeps the
+        // endpoint from counting as failed.
+        if let Some(error) = connection.body_failure() {
+            return Poll::Ready(Err(error));
+        }
         poll_client_failure(connection, body_timeout, false, cx).map(Err)
     })
     .await?;

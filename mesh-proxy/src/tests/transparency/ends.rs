@@ -167,6 +167,25 @@ fn response_until_close_that_is_reset_is_not_complete() {
     });
 }
 
+/// No server has failed, so that no proxy reports it.
+#[test]
+fn client_that_closes_its_half_within_its_request_gets_no_error_of_the_server() {
+    each_way(async |way| {
+        for body in [
+            "content-length: 10\r\n\r\nhalf",
+            "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        ] {
+            let (mut client, app, _between) = open(way).await;
+            let request = format!("POST / HTTP/1.1\r\nhost: web\r\n{body}");
+            send(&mut client, &request).await;
+            let (_server, _) = app.receive().await;
+            client.shutdown().await.unwrap();
+            let (response, _) = to_end(&mut client).await;
+            assert_eq!(response, "", "{way:?}: {body}");
+        }
+    });
+}
+
 /// Its client would take the close for the end of an empty stream.
 #[test]
 fn opaque_connection_that_the_policy_refuses_is_reset() {
