@@ -111,7 +111,11 @@ impl OutgoingBody {
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendBodyError>> {
         loop {
-            let filled = self.poll_fill_frame(cx)?;
+            let filled = self.poll_fill_frame(cx);
+            if let Poll::Ready(Err(error)) = filled {
+                self.send_pending(cx);
+                return Poll::Ready(Err(error.into()));
+            }
             while !self.pending.is_empty() {
                 let capacity = ready!(self.stream.poll_capacity(cx))?;
                 let data = self.pending.take(capacity);
@@ -132,8 +136,20 @@ impl OutgoingBody {
                     self.stream.send_trailers(&trailers);
                     return Poll::Ready(Ok(()));
                 }
-                None => ready!(filled),
+                None => ready!(filled)?,
             }
+        }
+    }
+
+    /// Sends the data that was read before the body failed, as far as the windows allow: the peer
+    /// receives it without a proxy, too.
+    fn send_pending(&mut self, cx: &Context<'_>) {
+        while !self.pending.is_empty()
+            && let Poll::Ready(Ok(capacity)) = self.stream.poll_capacity(cx)
+        {
+            let data = self.pending.take(capacity);
+            self.stream.send_data(data, false);
+            self.progress += 1;
         }
     }
 }

@@ -167,6 +167,35 @@ fn response_until_close_that_is_reset_is_not_complete() {
     });
 }
 
+/// As a download that breaks off: the client can continue after the bytes that the server has sent.
+#[test]
+fn bytes_before_the_end_of_an_incomplete_response_reach_the_client() {
+    each_way(async |way| {
+        for framing in [
+            "content-length: 10\r\n\r\n",
+            "transfer-encoding: chunked\r\n\r\n4\r\n",
+        ] {
+            for is_reset in [false, true] {
+                let (mut client, app, _between) = open(way).await;
+                send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+                let (mut server, _) = app.receive().await;
+                send(&mut server, &format!("HTTP/1.1 200 OK\r\n{framing}half")).await;
+                if is_reset {
+                    head(&mut client).await;
+                    reset(server);
+                } else {
+                    drop(server);
+                }
+                let (response, _) = to_end(&mut client).await;
+                assert!(
+                    response.contains("half"),
+                    "{way:?}, {is_reset}, {framing}: {response:?}"
+                );
+            }
+        }
+    });
+}
+
 /// No server has failed, so that no proxy reports it.
 #[test]
 fn client_that_closes_its_half_within_its_request_gets_no_error_of_the_server() {
