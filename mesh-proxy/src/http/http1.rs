@@ -29,7 +29,9 @@ mod write_buffer;
 
 pub(super) use self::connection::{Connection, IncomingBody, InterimSender};
 use self::encode::FramingHeaders;
-pub(super) use self::framing::{BodyLength, RequestMethod, list_elements, parse_decimal};
+pub(super) use self::framing::{
+    BodyLength, RequestMethod, list_elements, parse_decimal, unify_content_length,
+};
 pub(super) use self::limits::MAX_INTERIM_RESPONSES;
 use self::outgoing_body::BodyEncoder;
 pub(super) use self::outgoing_body::OutgoingBody;

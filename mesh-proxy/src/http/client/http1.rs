@@ -8,8 +8,8 @@ use std::mem;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
+use http::header::EXPECT;
 
 use super::{Dial, SendError};
 use crate::config::Http1Limits;
@@ -20,12 +20,12 @@ use crate::http::headers::strip_connection_headers;
 use crate::http::http1::pool::{Pool, PoolGuard};
 use crate::http::http1::{
     BodyLength, Connection, Error, MAX_INTERIM_RESPONSES, OutgoingBody, ParsedResponse,
-    RequestMethod, begin_request,
+    RequestMethod, begin_request, unify_content_length,
 };
 use crate::http::interim::InterimSender;
 use crate::http::message_context::MessageContext;
 use crate::http::message_error::MessageError;
-use crate::http::{Body, Protocol, Request, Response};
+use crate::http::{Body, BodyError, Protocol, Request, Response};
 
 /// A connection in use.
 pub(super) struct PooledConnection {
@@ -161,8 +161,8 @@ impl ResponseFuture {
                 Poll::Ready(Ok(())) => self.upload = UploadState::Complete,
                 // The task that serves the client must report this first, so that the endpoint is
                 // not counted as failed.
-                Poll::Ready(Err(Error::Body(error))) if error.is_of_client() => {
-                    self.upload = UploadState::Failed(Error::Body(error));
+                Poll::Ready(Err(error)) if is_of_client(&error) => {
+                    self.upload = UploadState::Failed(error);
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -235,17 +235,8 @@ impl ResponseFuture {
         if let Some(reason) = parsed.reason {
             MessageContext::of_mut(response.extensions_mut()).reason = Some(reason);
         }
-        if let BodyLength::Bytes(length) = length
-            && response
-                .headers()
-                .get_all(CONTENT_LENGTH)
-                .iter()
-                .nth(1)
-                .is_some()
-        {
-            // All values are equal.
-            let length = HeaderValue::from(length);
-            response.headers_mut().insert(CONTENT_LENGTH, length);
+        if let BodyLength::Bytes(_) = length {
+            unify_content_length(response.headers_mut());
         }
         let switched = parsed.status == StatusCode::SWITCHING_PROTOCOLS;
         if switched || (self.method == RequestMethod::Connect && parsed.status.is_success()) {
@@ -286,4 +277,13 @@ impl ResponseFuture {
         let is_sent = matches!(self.upload, UploadState::Complete) || rest.is_some();
         PoolGuard::new(self.connection, pool, keeps_alive && is_sent, rest)
     }
+}
+
+/// Whether a request's body failed with its client's connection, or is invalid.
+fn is_of_client(error: &Error) -> bool {
+    let Error::Body(error) = error else {
+        return false;
+    };
+    let error = error.downcast_ref();
+    error.is_some_and(BodyError::is_of_client)
 }

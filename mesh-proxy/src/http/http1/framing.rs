@@ -121,6 +121,15 @@ pub(super) fn retain_effective(length: BodyLength, headers: &mut HeaderMap) {
     }
 }
 
+/// Writes a `content-length` whose equal values are repeated, in several fields or in one, once:
+/// the next recipient may refuse the repetition.
+pub(crate) fn unify_content_length(headers: &mut HeaderMap) {
+    let is_repeated = list_elements(headers, CONTENT_LENGTH).nth(1).is_some();
+    if is_repeated && let Ok(length) = content_length(headers, RepeatedLength::AllowEqual) {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+}
+
 /// How a repeated `content-length` is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RepeatedLength {

@@ -27,7 +27,7 @@ const PLAIN: Exchange = Exchange {
 };
 
 #[rustfmt::skip]
-const EXCHANGES: [Exchange; 14] = [
+const EXCHANGES: [Exchange; 17] = [
     PLAIN,
     Exchange {
         name: "headers of a connection",
@@ -117,6 +117,26 @@ const EXCHANGES: [Exchange; 14] = [
         request: "GET /a HTTP/1.0\r\n\r\n",
         arrives: &["GET /a HTTP/1.0\r\n"],
         not: &["host:"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a length twice in one field",
+        response: "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\nworld",
+        returns: &["\r\ncontent-length: 5\r\n", "\r\n\r\nworld"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a length twice, in response to HEAD",
+        request: "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n",
+        arrives: &["HEAD / HTTP/1.1\r\n"],
+        response: "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n",
+        returns: &["\r\ncontent-length: 5\r\n"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a length twice, of what is not modified",
+        response: "HTTP/1.1 304 Not Modified\r\ncontent-length: 5, 5\r\n\r\n",
+        returns: &["\r\ncontent-length: 5\r\n"],
         ..PLAIN
     },
     Exchange {
