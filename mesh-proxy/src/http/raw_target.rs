@@ -1,5 +1,6 @@
 //! [`RawTarget`]: request targets with bytes that a URI must not contain, but that clients send and
-//! applications accept: `<`, `>`, and bytes beyond ASCII in any encoding.
+//! applications accept: `<`, `>`, a backquote in the path, a double quote in the query, and bytes
+//! beyond ASCII in any encoding.
 //!
 //! Inside the proxy such a target is represented by a URI that escapes these bytes. The application
 //! receives the client's bytes, unless the proxy has changed the URI. HTTP/2 cannot carry them, so
@@ -26,7 +27,7 @@ impl RawTarget {
     pub(crate) fn parse(target: &Bytes) -> Option<(Self, Bytes)> {
         let (start, path) = target.split_at_checked(path_start(target)?)?;
         let is_forbidden = |byte: &u8| matches!(byte, 0..=b' ' | 0x7f | b'#');
-        if start.iter().any(is_raw) || path.iter().any(is_forbidden) {
+        if start.iter().any(|byte| is_raw(*byte, false)) || path.iter().any(is_forbidden) {
             return None;
         }
         let Cow::Owned(escaped) = escape(path) else {
@@ -60,18 +61,26 @@ fn path_start(target: &[u8]) -> Option<usize> {
     Some(scheme + authority)
 }
 
-/// Whether a URI must not contain the byte, but a raw target may.
-fn is_raw(byte: &u8) -> bool {
-    matches!(byte, b'<' | b'>' | 0x80..)
+/// Whether a URI must not contain the byte in its path or query, but a raw target may. A double
+/// quote is valid in the path of a URI, and a backquote in its query.
+fn is_raw(byte: u8, in_query: bool) -> bool {
+    match byte {
+        b'<' | b'>' | 0x80.. => true,
+        b'"' => in_query,
+        b'`' => !in_query,
+        _ => false,
+    }
 }
 
 fn escape(path: &[u8]) -> Cow<'_, [u8]> {
-    if !path.iter().any(is_raw) {
+    let query = path.iter().position(|byte| *byte == b'?');
+    let is_escaped = |(index, byte): (usize, &u8)| is_raw(*byte, query.is_some_and(|q| index > q));
+    if !path.iter().enumerate().any(is_escaped) {
         return Cow::Borrowed(path);
     }
     let mut escaped = Vec::with_capacity(3 * path.len());
-    for byte in path {
-        if is_raw(byte) {
+    for (index, byte) in path.iter().enumerate() {
+        if is_escaped((index, byte)) {
             escaped.push(b'%');
             for digit in [byte >> 4, byte & 15] {
                 escaped.push(b"0123456789ABCDEF"[usize::from(digit)]);
@@ -106,6 +115,8 @@ mod tests {
         );
         check(b"http://web:80/<", "http://web:80/%3C", b"/<");
         check(b"http://web?<", "http://web?%3C", b"/?<");
+        check(b"/a`\"?`=\"b\"", "/a%60\"?`=%22b%22", b"/a`\"?`=\"b\"");
+        check(b"/?q={\"a\":1}", "/?q={%22a%22:1}", b"/?q={\"a\":1}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ const PLAIN: Exchange = Exchange {
 };
 
 #[rustfmt::skip]
-const EXCHANGES: [Exchange; 17] = [
+const EXCHANGES: [Exchange; 18] = [
     PLAIN,
     Exchange {
         name: "headers of a connection",
@@ -117,6 +117,12 @@ const EXCHANGES: [Exchange; 17] = [
         request: "GET /a HTTP/1.0\r\n\r\n",
         arrives: &["GET /a HTTP/1.0\r\n"],
         not: &["host:"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "quotes in the target",
+        request: "GET /a`\"?q={\"b\":`1`} HTTP/1.1\r\nhost: web\r\n\r\n",
+        arrives: &["GET /a`\"?q={\"b\":`1`} HTTP/1.1\r\n"],
         ..PLAIN
     },
     Exchange {
