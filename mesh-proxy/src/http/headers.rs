@@ -2,8 +2,8 @@
 
 use http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, LOCATION, MAX_FORWARDS,
-    PRAGMA, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE, SET_COOKIE, TE, TRAILER,
+    CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
+    MAX_FORWARDS, PRAGMA, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE, SET_COOKIE, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 
@@ -23,20 +23,38 @@ static CONNECTION_HEADERS: [HeaderName; 4] = [
 /// Removes hop-by-hop headers: those that `connection` lists, and a fixed list.
 ///
 /// Framing headers and `host` are kept even if a client lists them, because the next server would
-/// otherwise read a different message than this proxy.
+/// otherwise read a different message than this proxy. `te: trailers` is kept, too: RFC 9110,
+/// section 10.1.4 makes clients list it, and this proxy forwards the trailers that they accept.
 pub fn strip_connection_headers(headers: &mut HeaderMap) {
     if !has_any(headers, &CONNECTION_HEADERS) {
         return;
     }
     if headers.contains_key(CONNECTION) {
         for name in connection_options(headers) {
-            if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
+            if name == TE {
+                reduce_te_to_trailers(headers);
+            } else if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
                 headers.remove(name);
             }
         }
     }
     for name in &CONNECTION_HEADERS {
         headers.remove(name);
+    }
+}
+
+/// Reduces `te` to `trailers`, the only value that HTTP/2 allows (RFC 9113, section 8.2.2). The
+/// other codings are hop-by-hop in any case.
+pub(super) fn reduce_te_to_trailers(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) {
+        let wants_trailers = headers.get_all(TE).iter().any(|value| {
+            let mut codings = value.as_bytes().split(|byte| *byte == b',');
+            codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        });
+        headers.remove(TE);
+        if wants_trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
     }
 }
 
@@ -156,7 +174,7 @@ mod tests {
         for (name, value) in pairs {
             map.append(
                 HeaderName::from_static(name),
-                http::HeaderValue::from_static(value),
+                HeaderValue::from_static(value),
             );
         }
         map
@@ -217,7 +235,7 @@ mod tests {
         let mut map = headers(&pairs);
         map.append(
             CONNECTION,
-            http::HeaderValue::from_static("host, content-length, transfer-encoding"),
+            HeaderValue::from_static("host, content-length, transfer-encoding"),
         );
         strip_connection_headers(&mut map);
         assert_eq!(map, headers(&pairs));

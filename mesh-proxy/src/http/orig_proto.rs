@@ -6,10 +6,10 @@
 //! peers of the mesh, and never reaches an application: any other sender would choose how its
 //! request is parsed.
 
-use http::header::{HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
+use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Version};
 
-use super::headers::{ORIG_PROTO, strip_connection_headers};
+use super::headers::{ORIG_PROTO, reduce_te_to_trailers, strip_connection_headers};
 use super::message_context::MessageContext;
 use super::{Request, Response, uri};
 
@@ -46,21 +46,6 @@ pub fn upgrade(request: &mut Request) -> Version {
     headers.insert(ORIG_PROTO, value);
     *request.version_mut() = Version::HTTP_2;
     version
-}
-
-/// Reduces `te` to `trailers`, the only value that HTTP/2 allows (RFC 9113, section 8.2.2). The
-/// other codings are hop-by-hop in any case.
-fn reduce_te_to_trailers(headers: &mut HeaderMap) {
-    if headers.contains_key(TE) {
-        let wants_trailers = headers.get_all(TE).iter().any(|value| {
-            let mut codings = value.as_bytes().split(|byte| *byte == b',');
-            codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-        });
-        headers.remove(TE);
-        if wants_trailers {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
-    }
 }
 
 /// Reverts [`upgrade`] on a request that was not sent.

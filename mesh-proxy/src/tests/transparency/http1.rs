@@ -27,7 +27,7 @@ const PLAIN: Exchange = Exchange {
 };
 
 #[rustfmt::skip]
-const EXCHANGES: [Exchange; 18] = [
+const EXCHANGES: [Exchange; 19] = [
     PLAIN,
     Exchange {
         name: "headers of a connection",
@@ -123,6 +123,13 @@ const EXCHANGES: [Exchange; 18] = [
         name: "quotes in the target",
         request: "GET /a`\"?q={\"b\":`1`} HTTP/1.1\r\nhost: web\r\n\r\n",
         arrives: &["GET /a`\"?q={\"b\":`1`} HTTP/1.1\r\n"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a client that accepts trailers, as RFC 9110 asks for it",
+        request: "GET / HTTP/1.1\r\nhost: web\r\nte: trailers, deflate\r\nconnection: te\r\n\r\n",
+        arrives: &["\r\nte: trailers\r\n"],
+        not: &["connection"],
         ..PLAIN
     },
     Exchange {
