@@ -143,6 +143,9 @@ impl Outbound {
         let classified = classified.await?;
         // What the application has sent was meant for the object that had the address.
         if updates.borrow().replaces(target.object.as_ref()) {
+            if let Classification::Opaque(_) = classified {
+                io.reset_on_close();
+            }
             return Ok(ResolvedConnection::Closed);
         }
         Ok(match classified {
@@ -229,9 +232,13 @@ impl Outbound {
             TlsDetected::ClientHello { sni: Some(name) } => name,
             TlsDetected::Eof => return Ok(ResolvedConnection::Closed),
             TlsDetected::ClientHello { sni: None } | TlsDetected::NotTls => {
+                io.reset_on_close();
                 return Err(ConnectionError::NoServerName);
             }
-            TlsDetected::TimedOut => return Err(ConnectionError::ClientHelloTimeout),
+            TlsDetected::TimedOut => {
+                io.reset_on_close();
+                return Err(ConnectionError::ClientHelloTimeout);
+            }
         };
         let server = self.opaque.connect_tls(target, &name).await;
         let server = server.inspect_err(|_| io.reset_on_close())?;

@@ -112,6 +112,19 @@ fn reset_of_a_tunnel_reaches_the_client() {
     });
 }
 
+/// The server was connected while the client was silent, and would take a close for the end of an
+/// empty stream.
+#[test]
+fn reset_of_a_client_that_was_silent_reaches_the_server() {
+    each_way(async |way| {
+        let (client, app, _between) = open(way).await;
+        let mut server = while_time_passes(app.accept()).await;
+        reset(client);
+        let ended = to_end(&mut server).await;
+        assert_eq!(ended, (String::new(), End::Rst), "{way:?}");
+    });
+}
+
 /// The first proxy has accepted the connection already: without a proxy it would be refused.
 #[test]
 fn connection_to_a_missing_application_is_reset() {

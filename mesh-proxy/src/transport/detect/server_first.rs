@@ -66,6 +66,11 @@ pub(crate) async fn first_speaker<C: AsMut<Io>>(
         tokio::select! {
             biased;
             read = read_more(client, scratch) => {
+                if read.is_err() {
+                    // After a mere close the server would have an empty stream that looks complete.
+                    let io: &mut Io = (*server).as_mut();
+                    io.reset_on_close();
+                }
                 return read.map(|fill| by_client(fill, Some(server)));
             }
             read = read_more((*server).as_mut(), scratch) => {
