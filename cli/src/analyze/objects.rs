@@ -1,6 +1,8 @@
 //! The objects of an analysis, with the lookups of the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use mesh_k8s::kinds::LabelSelector;
 use mesh_k8s::pod::PROXY_CONTAINER;
@@ -54,6 +56,10 @@ pub(crate) const PROFILE: &str = "linkerd.io";
 const WORKLOAD: &str = "workload.linkerd.io";
 
 const DEFAULT_NAMESPACE: &str = "default";
+
+/// Stands for the address that the API server assigns to a Service of a manifest. A headless one
+/// says so, and one of type ExternalName gets none.
+const UNASSIGNED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The kinds of workloads that create pods, or objects that do.
 const OWNING_KINDS: [&str; 6] = [
@@ -219,7 +225,13 @@ impl Object {
             json["metadata"]["namespace"] = namespace.as_str().into();
         }
         let decides = [POLICY, GATEWAY, WORKLOAD].contains(&&*group) || kind == "Service";
-        let record = decides.then(|| convert::valid(&json)).flatten();
+        let mut record = decides.then(|| convert::valid(&json)).flatten();
+        if let Some(Record::Service(service)) = &mut record
+            && json["spec"]["clusterIP"].is_null()
+            && service.cluster_ips.is_empty()
+        {
+            Arc::make_mut(service).cluster_ips.push(UNASSIGNED);
+        }
         Some(Self {
             group,
             kind,

@@ -209,6 +209,39 @@ fn rules_about_pods_need_workloads() {
     assert_eq!(alone, []);
 }
 
+/// Manifests have no address yet, and only headless Services say that they get none.
+#[test]
+fn route_of_a_service_without_an_assigned_address_attaches() {
+    let attached = route(
+        GATEWAY,
+        "HTTPRoute",
+        "{parentRefs: [{group: core, kind: Service, name: new}]}",
+    );
+    let with = |spec: &str| {
+        format!(
+            "\napiVersion: v1\nkind: Service\nmetadata: {{name: new, namespace: shop}}\nspec: {{{spec}}}\n---{attached}"
+        )
+    };
+    assert_eq!(
+        findings(&with("selector: {app: web}, ports: [{port: 80}]")),
+        []
+    );
+    for spec in [
+        "clusterIP: None, ports: [{port: 80}]",
+        "type: ExternalName, externalName: a.test",
+    ] {
+        check(
+            &with(spec),
+            [
+                "attaches-nowhere",
+                "HTTPRoute shop/route",
+                "spec.parentRefs[0]",
+                "has no cluster IP",
+            ],
+        );
+    }
+}
+
 #[test]
 fn route_that_attaches_nowhere_is_found() {
     for (kind, parent, field, text) in [
