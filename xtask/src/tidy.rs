@@ -10,6 +10,7 @@ mod index;
 mod language;
 mod packages;
 mod prose;
+mod requirements;
 mod rust_files;
 mod source;
 mod text_files;
@@ -47,7 +48,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 28] = [
+const FILE_RULES: [FileRule; 29] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -68,6 +69,7 @@ const FILE_RULES: [FileRule; 28] = [
     prose::prose,
     decisions::names_exist,
     index::answers_exist,
+    requirements::requirements,
     cycles::import_cycles,
     cycles::folder_cycles,
     workflows::only_xtask,
