@@ -246,6 +246,15 @@ impl Connection {
         }
     }
 
+    /// The last stream of another GOAWAY. Streams after the final one are discarded, and the number
+    /// must not increase (RFC 9113, section 6.8).
+    fn last_processed_stream(&self) -> u32 {
+        match self.goaway {
+            GoAwayState::Final(last) => last,
+            GoAwayState::None | GoAwayState::Notice => self.last_peer_stream,
+        }
+    }
+
     fn write_goaway(&mut self, last: u32, code: ErrorCode, debug_data: &str) {
         self.output
             .write(|out| frame::write_goaway(out, last, code, debug_data));
@@ -262,7 +271,7 @@ impl Connection {
     /// Closes the connection immediately with a GOAWAY.
     pub fn abort(&mut self, code: ErrorCode) {
         if self.failure.is_none() {
-            self.write_goaway(self.last_peer_stream, code, "");
+            self.write_goaway(self.last_processed_stream(), code, "");
             self.close_with_error(Error::Closed);
         }
     }
@@ -300,7 +309,7 @@ impl Connection {
                 (ErrorCode::ENHANCE_YOUR_CALM, exceeded.label())
             }
         };
-        self.write_goaway(self.last_peer_stream, code, debug_data);
+        self.write_goaway(self.last_processed_stream(), code, debug_data);
         let error = Error::from(cause);
         self.close_with_error(error.clone());
         error

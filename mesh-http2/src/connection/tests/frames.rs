@@ -138,6 +138,25 @@ fn protocol_errors_close_stream_or_connection() {
     );
 }
 
+/// Streams after the final GOAWAY are discarded, though not for HPACK.
+#[test]
+fn last_stream_of_goaway_does_not_increase() {
+    let mut server = server();
+    receive(&mut server, HEADERS, END_HEADERS, 1, POST);
+    server.start_graceful_shutdown();
+    receive(&mut server, PING, frame::ACK, 0, &GOAWAY_PING_PAYLOAD);
+    let adds_entry = [GET, &[0x40, 1, b'x', 1, b'y']].concat();
+    receive(&mut server, HEADERS, END_HEADERS, 3, &adds_entry);
+    receive(&mut server, DATA, END_STREAM, 3, b"discarded");
+    let refers_to_entry = [GET, &[0xbe]].concat();
+    receive(&mut server, HEADERS, BOTH, 5, &refers_to_entry);
+    server.abort(ErrorCode::NO_ERROR);
+    let frames = sent_frames(&mut server);
+    let goaways = frames.iter().filter(|(header, _)| header.kind == GOAWAY);
+    let last: Vec<u32> = goaways.map(|it| frame::goaway(&it.1).unwrap().0).collect();
+    assert_eq!(last, [crate::window::MAX_WINDOW, 1, 1]);
+}
+
 #[test]
 fn invalid_preface_closes_connection() {
     for (sent, why) in [
