@@ -83,8 +83,14 @@ impl PeerSettings {
         }
     }
 
-    /// Applies a SETTINGS payload. `from_server`: the peer is a server.
-    pub(crate) fn update(&mut self, payload: &[u8], from_server: bool) -> Result<(), FrameError> {
+    /// Applies a SETTINGS payload, and returns the smallest SETTINGS_HEADER_TABLE_SIZE in it.
+    /// `from_server`: the peer is a server.
+    pub(crate) fn update(
+        &mut self,
+        payload: &[u8],
+        from_server: bool,
+    ) -> Result<Option<u32>, FrameError> {
+        let mut smallest_table = None;
         let (settings, rest) = payload.as_chunks::<6>();
         if !rest.is_empty() {
             return Err((
@@ -95,7 +101,10 @@ impl PeerSettings {
         for [i0, i1, v0, v1, v2, v3] in settings {
             let value = u32::from_be_bytes([*v0, *v1, *v2, *v3]);
             match u16::from_be_bytes([*i0, *i1]) {
-                HEADER_TABLE_SIZE => self.header_table_size = value,
+                HEADER_TABLE_SIZE => {
+                    self.header_table_size = value;
+                    smallest_table = Some(smallest_table.unwrap_or(value).min(value));
+                }
                 ENABLE_PUSH if value > 1 || (from_server && value == 1) => {
                     return Err((ErrorCode::PROTOCOL_ERROR, "invalid SETTINGS_ENABLE_PUSH"));
                 }
@@ -118,7 +127,7 @@ impl PeerSettings {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(smallest_table)
     }
 }
 

@@ -323,11 +323,14 @@ impl Connection {
             return Ok(());
         }
         let before = self.peer_settings;
-        self.peer_settings
+        let smallest_table = self
+            .peer_settings
             .update(payload, self.role == Role::Client)?;
         self.has_peer_settings = true;
         self.output.write(settings::write_ack);
-        if self.peer_settings.header_table_size != before.header_table_size {
+        if let Some(smallest) = smallest_table {
+            // The peer's decoder expects the smallest size first (RFC 7541, section 4.2).
+            self.encoder.resize(smallest);
             self.encoder.resize(self.peer_settings.header_table_size);
         }
         if self.peer_settings.initial_window_size != before.initial_window_size {

@@ -138,6 +138,21 @@ fn protocol_errors_close_stream_or_connection() {
     );
 }
 
+/// RFC 7541, section 4.2: also a size that the same SETTINGS replace.
+#[test]
+fn smallest_table_size_of_settings_precedes_the_last() {
+    let mut server = server();
+    let sizes = [0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 16, 0];
+    receive(&mut server, SETTINGS, 0, 0, &sizes);
+    receive(&mut server, HEADERS, BOTH, 1, GET);
+    let id = server.next_request().unwrap().id;
+    output(&mut server);
+    server.respond(id, &Response::new(()), true);
+    let frames = sent_frames(&mut server);
+    // Sizes 0 and 4,096, and `:status: 200`.
+    assert_eq!(frames[0].1, [0x20, 0x3f, 0xe1, 0x1f, 0x88]);
+}
+
 /// Streams after the final GOAWAY are discarded, though not for HPACK.
 #[test]
 fn last_stream_of_goaway_does_not_increase() {
