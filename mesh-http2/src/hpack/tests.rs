@@ -142,6 +142,41 @@ fn malformed_fields_are_added_to_the_table() {
 }
 
 #[test]
+fn only_literals_with_indexing_are_added_to_the_table() {
+    for (kind, is_added) in [("40", true), ("00", false), ("10", false)] {
+        let mut decoder = Decoder::new();
+        decode(&mut decoder, &bytes(&format!("{kind} 0161 0162"))).unwrap();
+        assert_eq!(decode(&mut decoder, &[0xbe]).is_ok(), is_added, "{kind}");
+    }
+}
+
+#[test]
+fn table_is_evicted_by_size_updates_and_large_fields() {
+    // `a: b`, of 34 bytes, twice.
+    let filled = || {
+        let mut decoder = Decoder::new();
+        decode(&mut decoder, &bytes("40 0161 0162 40 0161 0162 be bf")).unwrap();
+        decoder
+    };
+    for (block, left) in [("3f25", 2), ("3f24", 1), ("3f03", 1), ("20", 0)] {
+        let mut decoder = filled();
+        decode(&mut decoder, &bytes(block)).unwrap();
+        assert_eq!(decode(&mut decoder, &[0xbe]).is_ok(), left > 0, "{block}");
+        assert_eq!(decode(&mut decoder, &[0xbf]).is_ok(), left > 1, "{block}");
+    }
+    // A field that is larger than the table.
+    let mut decoder = filled();
+    let large = [&bytes("40 0178 7f f51e")[..], &[b'v'; 4_084]].concat();
+    assert_eq!(decode(&mut decoder, &large).unwrap().len(), 1);
+    decode(&mut decoder, &[0xbe]).unwrap_err();
+    // `a: c`, with the name of the entry that it evicts.
+    let mut decoder = filled();
+    let fields = decode(&mut decoder, &bytes("3f03 7e 0163 be")).unwrap();
+    assert_eq!(fields, [regular("a", "c"), regular("a", "c")]);
+    decode(&mut decoder, &[0xbf]).unwrap_err();
+}
+
+#[test]
 fn recurring_fields_are_indexed() {
     let mut encoder = Encoder::new();
     let mut decoder = Decoder::new();

@@ -65,6 +65,7 @@ fn malformed_requests_are_rejected() {
         ("no path", &[method, scheme]),
         ("an empty path", &[method, scheme, (":path", "")]),
         ("an invalid path", &[method, scheme, (":path", "no path")]),
+        ("a relative path", &[method, scheme, (":path", "a")]),
         ("an invalid scheme", &numeric),
         ("an invalid authority", &spaced),
         ("two methods", &[method, method, scheme, path]),
@@ -163,4 +164,20 @@ fn messages_round_trip() {
     let mut block = Vec::new();
     write_response(&mut encoder, &mut block, &response.body(()).unwrap());
     assert_eq!(read(&block).into_response().unwrap().status(), 404);
+}
+
+/// RFC 7541, section 7.1.3.
+#[test]
+fn never_indexed_fields_are_forwarded_as_such() {
+    let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+    let mut request = Request::get("http://web/").body(()).unwrap();
+    let mut secret = HeaderValue::from_static("secret");
+    secret.set_sensitive(true);
+    request.headers_mut().insert("x-key", secret);
+    for _ in 0..3 {
+        let mut block = Vec::new();
+        write_request(&mut encoder, &mut block, &request);
+        request = decode(&mut decoder, &block).into_request().unwrap();
+        assert!(request.headers()["x-key"].is_sensitive());
+    }
 }

@@ -55,14 +55,27 @@ fn protocol_errors_close_stream_or_connection() {
     let update = |stream, payload: &[u8]| bytes(WINDOW_UPDATE, 0, stream, payload);
     let continuation = |stream| bytes(CONTINUATION, END_HEADERS, stream, &[]);
     let interrupted = [headers(0, 1, GET), bytes(PING, 0, 0, &[0; 8])];
+    let extended = [headers(0, 1, GET), bytes(200, 0, 1, &[])];
     let overflow = [0x7f, 255, 255, 255];
     let on_itself = [&[0, 0, 0, 1, 9], GET].concat();
     let check = |expected, cases: &[Case<'_>]| check_cases(server, expected, cases);
+    let unknown_setting = bytes(SETTINGS, 0, 0, &[0x7f, 0xff, 0, 0, 0, 1]);
+    let largest_window = bytes(SETTINGS, 0, 0, &[0, 4, 0x7f, 255, 255, 255]);
     check(
         None,
         &[
             ("a valid request", &[get()]),
             ("an unknown frame", &[bytes(200, 0xff, 77, b"?")]),
+            ("an unknown setting", &[unknown_setting]),
+            ("undefined flags", &[bytes(PING, 0xfe, 0, &[0; 8])]),
+            ("a reserved bit", &[update(0, &[0x80, 0, 0, 1])]),
+            (
+                "an update after the end",
+                &[get(), update(1, &[0, 0, 0, 1])],
+            ),
+            ("a reset after the end", &[get(), reset(1, &[0; 4])]),
+            ("a PRIORITY of an idle stream", &[priority(9, &[0; 5])]),
+            ("an unknown error code", &[post(), reset(1, &[255; 4])]),
         ],
     );
     check(
@@ -72,9 +85,11 @@ fn protocol_errors_close_stream_or_connection() {
             ("DATA on an idle stream", &[data(0, 3, b"x")]),
             ("too much padding", &[post(), data(PADDED, 1, &[5, 0])]),
             ("no padding length", &[post(), data(PADDED, 1, &[])]),
+            ("padding of HEADERS", &[headers(BOTH | PADDED, 1, &[2, 0])]),
             ("HEADERS on stream 0", &[headers(BOTH, 0, GET)]),
             ("a server-initiated stream", &[headers(BOTH, 2, GET)]),
             ("an interrupted field block", &interrupted),
+            ("an unknown frame in a field block", &extended),
             ("another stream", &[headers(0, 1, GET), continuation(3)]),
             ("CONTINUATION without HEADERS", &[get(), continuation(1)]),
             ("PRIORITY on stream 0", &[priority(0, &[0; 5])]),
@@ -98,6 +113,7 @@ fn protocol_errors_close_stream_or_connection() {
             ("a short GOAWAY", &[bytes(GOAWAY, 0, 0, &[0; 7])]),
             ("a short WINDOW_UPDATE", &[update(0, &[0; 3])]),
             ("a large frame", &[headers(END_HEADERS, 1, &[0; 16_385])]),
+            ("no padding length", &[headers(BOTH | PADDED, 1, &[])]),
         ],
     );
     check(
@@ -106,7 +122,22 @@ fn protocol_errors_close_stream_or_connection() {
     );
     check(
         Some((0, ErrorCode::FLOW_CONTROL_ERROR)),
-        &[("a window overflow", &[update(0, &overflow)])],
+        &[
+            ("a window overflow", &[update(0, &overflow)]),
+            (
+                "an overflow by SETTINGS",
+                &[post(), update(1, &[0, 0, 0, 1]), largest_window],
+            ),
+        ],
+    );
+    check(
+        Some((0, ErrorCode::STREAM_CLOSED)),
+        &[("a smaller stream", &[headers(BOTH, 3, GET), get()])],
+    );
+    let eleven: Vec<_> = (0..11).map(|n| headers(BOTH, 2 * n + 1, GET)).collect();
+    check(
+        Some((21, ErrorCode::REFUSED_STREAM)),
+        &[("a stream beyond the limit", &eleven)],
     );
     check(
         Some((1, ErrorCode::STREAM_CLOSED)),
@@ -136,6 +167,36 @@ fn protocol_errors_close_stream_or_connection() {
         Some((1, ErrorCode::FLOW_CONTROL_ERROR)),
         &[("a window overflow", &[post(), update(1, &overflow)])],
     );
+}
+
+#[test]
+fn connections_begin_with_preface_and_settings() {
+    let output = output(&mut Connection::new(&config(Role::Client)));
+    let after_preface = output.strip_prefix(PREFACE).unwrap();
+    assert_eq!(after_preface[3], SETTINGS);
+    let no_push = [0, 2, 0, 0, 0, 0];
+    assert!(after_preface[9..].as_chunks().0.contains(&no_push));
+    let frames = sent_frames(&mut Connection::new(&config(Role::Server)));
+    assert_eq!((frames[0].0.kind, frames[0].0.flags), (SETTINGS, 0));
+    let (settings, _) = frames[0].1.as_chunks::<6>();
+    assert!(settings.iter().all(|setting| setting[1] != no_push[1]));
+}
+
+#[test]
+fn settings_and_pings_are_acknowledged_and_acknowledgements_are_not() {
+    let mut server = server();
+    for (kind, payload) in [(SETTINGS, &[0, 3, 0, 0, 0, 9][..]), (PING, b"12345678")] {
+        receive(&mut server, kind, 0, 0, payload);
+        let frames = sent_frames(&mut server);
+        let [(header, sent)] = &frames[..] else {
+            panic!("{frames:?}");
+        };
+        assert_eq!((header.kind, header.flags, header.stream), (kind, 1, 0));
+        let expected = if kind == PING { payload } else { &[] };
+        assert_eq!(sent, expected);
+        receive(&mut server, kind, frame::ACK, 0, expected);
+        assert!(sent_frames(&mut server).is_empty(), "{kind}");
+    }
 }
 
 /// RFC 7541, section 4.2: also a size that the same SETTINGS replace.

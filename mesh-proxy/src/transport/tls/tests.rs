@@ -4,10 +4,12 @@ use std::task::Poll;
 
 use proptest::prelude::*;
 use rustls::crypto::aws_lc_rs::cipher_suite;
-use rustls::{AlertDescription, SupportedCipherSuite};
+use rustls::crypto::cipher::{AeadKey, Iv};
+use rustls::{AlertDescription, ConnectionTrafficSecrets, SupportedCipherSuite};
 
 use super::buffers::{self, SLOT_COUNT, SLOT_LEN};
 use super::error::RecordError;
+use super::protection::RecordProtection;
 use super::received::{self, Opened, ReceivedBytes};
 use super::session::Content;
 use super::*;
@@ -354,6 +356,22 @@ fn keys_are_updated_before_record_limit() {
         }
         assert!(updates >= 10, "{updates}");
         assert!(!server.is_update_due(), "the client requests no update");
+    }
+}
+
+#[test]
+fn sequence_numbers_do_not_wrap() {
+    let secrets = ConnectionTrafficSecrets::Aes256Gcm {
+        key: AeadKey::from([1; 32]),
+        iv: Iv::from([2; 12]),
+    };
+    let mut record = [0; 1 + OVERHEAD];
+    for (number, is_last) in [(u64::MAX - 1, false), (u64::MAX, true)] {
+        let protection = || RecordProtection::new(number, &secrets).unwrap();
+        let sealed = protection().seal(&mut record, 1, DATA);
+        assert_eq!(sealed == Err(RecordError::KeyExhausted), is_last);
+        let opened = protection().open(&mut record);
+        assert_eq!(opened == Err(RecordError::KeyExhausted), is_last);
     }
 }
 
