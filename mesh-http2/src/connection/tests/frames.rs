@@ -59,15 +59,15 @@ fn protocol_errors_close_stream_or_connection() {
     let overflow = [0x7f, 255, 255, 255];
     let on_itself = [&[0, 0, 0, 1, 9], GET].concat();
     let check = |expected, cases: &[Case<'_>]| check_cases(server, expected, cases);
-    let unknown_setting = bytes(SETTINGS, 0, 0, &[0x7f, 0xff, 0, 0, 0, 1]);
+    let unknown = [0x7f, 0xff, 0, 0, 0, 1];
     let largest_window = bytes(SETTINGS, 0, 0, &[0, 4, 0x7f, 255, 255, 255]);
     check(
         None,
         &[
             ("a valid request", &[get()]),
             ("an unknown frame", &[bytes(200, 0xff, 77, b"?")]),
-            ("an unknown setting", &[unknown_setting]),
-            ("undefined flags", &[bytes(PING, 0xfe, 0, &[0; 8])]),
+            ("an unknown setting", &[bytes(SETTINGS, 0, 0, &unknown)]),
+            ("undefined flags", &[bytes(SETTINGS, 0xfe, 0, &unknown)]),
             ("a reserved bit", &[update(0, &[0x80, 0, 0, 1])]),
             (
                 "an update after the end",
