@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::StatusCode;
 use mesh_http2::ErrorCode;
 
 use crate::transport::connect::ConnectError;
@@ -34,20 +34,11 @@ pub(crate) enum Kind {
     RouteNotFound,
     Unauthorized,
     RateLimited,
-    /// The response of a redirect filter, which is not a failure.
-    Redirect {
-        status: StatusCode,
-        location: HeaderValue,
-    },
-    /// The response of a CORS filter to a preflight request, with these headers.
-    CorsPreflight(Box<HeaderMap>),
     InvalidRedirect,
     /// In ingress mode: the header that selects the destination is invalid.
     InvalidOverride,
     /// The controller sent a policy that cannot be applied.
     InvalidPolicy,
-    InjectedHttp(StatusCode),
-    InjectedGrpc(u16),
     /// No endpoint became available in time.
     FailFast,
     /// Rejected immediately: too many requests in flight, or no endpoints.
@@ -67,6 +58,9 @@ pub(crate) enum Kind {
     Reset(ErrorCode),
     Unexpected,
 }
+
+/// The `error` label of what has no label of its own.
+pub(crate) const UNEXPECTED: &str = "unexpected";
 
 /// The response to a [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,18 +156,14 @@ impl Kind {
     /// Returns the response to this kind.
     pub(crate) fn mapping(&self) -> ErrorMapping {
         use grpc_code::{
-            DEADLINE_EXCEEDED, FAILED_PRECONDITION, INTERNAL, INVALID_ARGUMENT, NOT_FOUND,
-            PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE,
+            DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED,
+            RESOURCE_EXHAUSTED, UNAVAILABLE,
         };
         let (status, grpc, closes_connection) = match self {
             Self::RouteNotFound => (StatusCode::NOT_FOUND, NOT_FOUND, false),
             Self::Unauthorized => (StatusCode::FORBIDDEN, PERMISSION_DENIED, false),
             Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED, false),
-            Self::Redirect { status, .. } => (*status, NOT_FOUND, false),
-            Self::CorsPreflight(_) => (StatusCode::OK, NOT_FOUND, false),
             Self::InvalidOverride => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT, false),
-            Self::InjectedHttp(status) => (*status, FAILED_PRECONDITION, false),
-            Self::InjectedGrpc(code) => (StatusCode::OK, *code, false),
             Self::LoadShed => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, true),
             Self::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, DEADLINE_EXCEEDED, false),
             Self::FailFast | Self::ProfileTimeout | Self::ConnectTimeout => {
@@ -193,27 +183,11 @@ impl Kind {
         }
     }
 
-    /// Whether a filter of the route or backend has responded, as its policy demands. Metrics count
-    /// the response, not an error.
-    pub(crate) fn is_response_of_filter(&self) -> bool {
-        matches!(
-            self,
-            Self::Redirect { .. }
-                | Self::CorsPreflight(_)
-                | Self::InjectedHttp(_)
-                | Self::InjectedGrpc(_)
-        )
-    }
-
     /// Returns the `error` label of `inbound_http_errors_total` and `outbound_http_errors_total`.
     /// `None` if the proxy has not failed: other metrics count this, or none.
     pub(crate) fn reason(&self, side: Side) -> Option<&'static str> {
         let reason = match self {
-            Self::RouteNotFound
-            | Self::Unauthorized
-            | Self::Redirect { .. }
-            | Self::CorsPreflight(_)
-            | Self::Reset(_) => return None,
+            Self::RouteNotFound | Self::Unauthorized | Self::Reset(_) => return None,
             Self::FailFast => "failfast",
             Self::LoadShed => "loadshed",
             Self::Io | Self::ConnectTimeout => "i/o",
@@ -221,7 +195,7 @@ impl Kind {
             Self::ResponseTimeout | Self::ProfileTimeout if side == Side::Outbound => {
                 "response timeout"
             }
-            _ => "unexpected",
+            _ => UNEXPECTED,
         };
         Some(reason)
     }
@@ -259,15 +233,6 @@ mod tests {
         };
         check(Kind::RouteNotFound, 404, 5, false);
         check(Kind::Unauthorized, 403, 7, false);
-        check(
-            Kind::Redirect {
-                status: StatusCode::MOVED_PERMANENTLY,
-                location: HeaderValue::from_static("http://a/"),
-            },
-            301,
-            5,
-            false,
-        );
         check(Kind::InvalidRedirect, 500, 13, true);
         check(Kind::InvalidOverride, 400, 3, false);
         check(Kind::InvalidPolicy, 500, 13, true);
@@ -280,8 +245,6 @@ mod tests {
         check(Kind::ProfileTimeout, 504, 4, true);
         check(Kind::IdentityRequired, 502, 14, true);
         check(Kind::NoDispatcher, 502, 14, true);
-        check(Kind::InjectedHttp(StatusCode::IM_A_TEAPOT), 418, 9, false);
-        check(Kind::InjectedGrpc(2), 200, 2, false);
         check(Kind::Reset(ErrorCode::CANCEL), 502, 14, true);
         check(Kind::Unexpected, 500, 13, true);
     }

@@ -26,6 +26,7 @@ mod http1;
 mod http2;
 mod idle;
 mod interim;
+pub(crate) mod local_reply;
 pub(crate) mod message_context;
 mod message_error;
 pub mod orig_proto;

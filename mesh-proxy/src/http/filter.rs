@@ -1,11 +1,14 @@
 //! Applies the filters of a route rule to requests and responses, inbound and outbound.
 
+use std::ops::ControlFlow;
+
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Version};
 use mesh_core::route::cors::{self, Cors, CorsAction};
 use mesh_core::route::filter::{Filter, HeaderModifier, Redirect, UrlRewrite};
 use mesh_core::route::http::RequestHead;
 
+use super::local_reply::LocalReply;
 use super::{Request, uri};
 use crate::error::{Error, Kind};
 
@@ -36,33 +39,43 @@ impl FilterState {
     }
 }
 
-/// Applies `filters` in order. An error means that the filter responds instead of the application.
-pub(crate) fn apply(
-    filters: &[Filter],
-    request: &mut Request,
-    state: &mut FilterState,
-) -> Result<(), Error> {
+/// What follows a filter: the request goes on, or the reply ends it. An error is a policy that
+/// cannot be applied to the request.
+pub(crate) type Applied = Result<ControlFlow<Box<LocalReply>>, Error>;
+
+/// Applies `filters` in order, until one of them replies.
+pub(crate) fn apply(filters: &[Filter], request: &mut Request, state: &mut FilterState) -> Applied {
     for filter in filters {
         match filter {
             Filter::RequestHeaders(modifier) => modify_headers(modifier, request)?,
             // Applied by `apply_to_response`, and by `outbound::http::mirror`.
             Filter::ResponseHeaders(_) | Filter::RequestMirror(_) => {}
-            Filter::Redirect(redirect) => apply_redirect(redirect, request, state.prefix)?,
+            Filter::Redirect(redirect) => {
+                if let Some(reply) = apply_redirect(redirect, request, state.prefix)? {
+                    return Ok(ControlFlow::Break(Box::new(reply)));
+                }
+            }
             Filter::UrlRewrite(rewrite) => rewrite_url(rewrite, request, &mut state.prefix)?,
-            Filter::Cors(cors) => share_with_origin(cors, request, state)?,
+            Filter::Cors(cors) => {
+                if let Some(reply) = share_with_origin(cors, request, state) {
+                    return Ok(ControlFlow::Break(Box::new(reply)));
+                }
+            }
             Filter::InjectHttpFailure {
                 status,
                 message,
                 ratio,
             } if ratio.includes(rand::random()) => {
-                return Err(Error::new(Kind::InjectedHttp(*status), &**message));
+                let reply = LocalReply::http_failure(*status, message);
+                return Ok(ControlFlow::Break(Box::new(reply)));
             }
             Filter::InjectGrpcFailure {
                 code,
                 message,
                 ratio,
             } if ratio.includes(rand::random()) => {
-                return Err(Error::new(Kind::InjectedGrpc(*code), &**message));
+                let reply = LocalReply::grpc_failure(*code, message);
+                return Ok(ControlFlow::Break(Box::new(reply)));
             }
             Filter::InjectHttpFailure { .. } | Filter::InjectGrpcFailure { .. } => {}
             Filter::InternalError(message) => {
@@ -70,7 +83,7 @@ pub(crate) fn apply(
             }
         }
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Changes the headers of a request. A changed `host` also changes the URI, which HTTP/2 and later
@@ -115,18 +128,18 @@ fn rewrite_url(
     Ok(())
 }
 
-/// Responds to a preflight request, and keeps the headers for the response to others.
-fn share_with_origin(cors: &Cors, request: &Request, state: &mut FilterState) -> Result<(), Error> {
-    match cors.action(request.method(), request.headers()) {
-        Some(CorsAction::Respond(headers)) => Err(Error::new(
-            Kind::CorsPreflight(Box::new(headers)),
-            "response to a CORS preflight request",
-        )),
-        Some(CorsAction::Forward(headers)) => {
+/// Returns the reply to a preflight request, and keeps the headers for the response to others.
+fn share_with_origin(
+    cors: &Cors,
+    request: &Request,
+    state: &mut FilterState,
+) -> Option<LocalReply> {
+    match cors.action(request.method(), request.headers())? {
+        CorsAction::Respond(headers) => Some(LocalReply::cors_preflight(headers)),
+        CorsAction::Forward(headers) => {
             state.cors = Some(Box::new(headers));
-            Ok(())
+            None
         }
-        None => Ok(()),
     }
 }
 
@@ -139,11 +152,12 @@ pub(crate) fn apply_to_response(filters: &[Filter], headers: &mut HeaderMap) {
     }
 }
 
+/// Returns the redirect; `None` for a request that is at its target already.
 fn apply_redirect(
     redirect: &Redirect,
     request: &Request,
     prefix: Option<usize>,
-) -> Result<(), Error> {
+) -> Result<Option<LocalReply>, Error> {
     let invalid = |error: &dyn std::fmt::Display| {
         Error::new(Kind::InvalidRedirect, format!("invalid redirect: {error}"))
     };
@@ -151,11 +165,9 @@ fn apply_redirect(
         .target(&RequestHead::from(request), prefix)
         .map_err(|error| invalid(&error))?;
     let Some((status, target)) = target else {
-        return Ok(());
+        return Ok(None);
     };
     let location = HeaderValue::try_from(target.to_string()).map_err(|error| invalid(&error))?;
-    Err(Error::new(
-        Kind::Redirect { status, location },
-        format!("redirected to {target}"),
-    ))
+    let message = format!("redirected to {target}");
+    Ok(Some(LocalReply::redirect(status, location, message)))
 }

@@ -1,10 +1,10 @@
-//! Responses that the proxy synthesizes: errors and redirects, as HTTP or gRPC.
+//! Responses that the proxy synthesizes: errors and the replies of filters, as HTTP or gRPC.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode, Version};
-use mesh_core::route::cors;
 
 use super::headers::{PROXY_CONNECTION, PROXY_ERROR};
+use super::local_reply::LocalReply;
 use super::message_context::MessageContext;
 use super::{Body, Request, Reset, Response, grpc};
 use crate::error::{Error, Kind};
@@ -61,26 +61,16 @@ pub fn error(
         return Err(Reset(reason));
     }
     let mapping = error.kind.mapping();
-    let mut response = Response::new(Body::empty());
-    *response.version_mut() = request_context.version;
+    let message = detail.informational.then(|| message(error.message()));
+    let mut response = empty(
+        request_context,
+        mapping.status,
+        mapping.grpc,
+        message.as_ref(),
+    );
     let headers = response.headers_mut();
-    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-    if request_context.grpc {
-        headers.insert(CONTENT_TYPE, grpc::APPLICATION_GRPC);
-        headers.insert(grpc::GRPC_STATUS, mapping.grpc.into());
-        if detail.informational {
-            headers.insert(grpc::GRPC_MESSAGE, message(error));
-        }
-    } else {
-        *response.status_mut() = mapping.status;
-    }
-    let headers = response.headers_mut();
-    if let Kind::Redirect { location, .. } = &error.kind {
-        headers.insert(LOCATION, location.clone());
-    } else if let Kind::CorsPreflight(cors) = &error.kind {
-        cors::set_headers(cors, headers);
-    } else if detail.informational {
-        headers.insert(PROXY_ERROR, message(error));
+    if let Some(message) = message {
+        headers.insert(PROXY_ERROR, message);
     }
     if mapping.closes_connection {
         if detail.informational {
@@ -97,6 +87,48 @@ pub fn error(
     Ok(response)
 }
 
+/// Returns the response to a request that a filter has replied to.
+pub(crate) fn reply(
+    request_context: RequestContext,
+    reply: &LocalReply,
+    detail: ErrorDetail,
+) -> Response {
+    let message = detail.informational.then(|| message(reply.message()));
+    let (status, grpc) = (reply.status(), reply.grpc_code());
+    let mut response = empty(request_context, status, grpc, message.as_ref());
+    let headers = response.headers_mut();
+    reply.set_headers(headers);
+    if reply.is_failure()
+        && let Some(message) = message
+    {
+        headers.insert(PROXY_ERROR, message);
+    }
+    response
+}
+
+/// Returns a response without a body. A gRPC call gets the code `grpc` with the message.
+fn empty(
+    request_context: RequestContext,
+    status: StatusCode,
+    grpc: u16,
+    message: Option<&HeaderValue>,
+) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.version_mut() = request_context.version;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    if request_context.grpc {
+        headers.insert(CONTENT_TYPE, grpc::APPLICATION_GRPC);
+        headers.insert(grpc::GRPC_STATUS, grpc.into());
+        if let Some(message) = message {
+            headers.insert(grpc::GRPC_MESSAGE, message.clone());
+        }
+    } else {
+        *response.status_mut() = status;
+    }
+    response
+}
+
 /// Returns a response without a body.
 pub(crate) fn status(version: Version, status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
@@ -109,6 +141,6 @@ pub(crate) fn status(version: Version, status: StatusCode) -> Response {
 }
 
 /// Returns the message, or a placeholder if it cannot be a header value.
-fn message(error: &Error) -> HeaderValue {
-    HeaderValue::from_str(error.message()).unwrap_or(HeaderValue::from_static("unexpected error"))
+fn message(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("unexpected error"))
 }

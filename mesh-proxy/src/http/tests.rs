@@ -31,6 +31,7 @@ use crate::transport::Io;
 mod hostile;
 mod http1;
 mod http2;
+mod local_reply;
 
 /// How long hops keep idle connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 
@@ -22,13 +23,14 @@ use super::profile::LastName;
 use crate::access_log::OpenEntry;
 use crate::config::ClientTrust;
 use crate::context::ProxyContext;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Side, UNEXPECTED};
 use crate::http::body::GrpcErrorTrailers;
 use crate::http::client::{Client, SendError};
 use crate::http::filter::FilterState;
 use crate::http::headers::{
     CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED,
 };
+use crate::http::local_reply::LocalReply;
 use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
     ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, grpc, headers, orig_proto,
@@ -175,6 +177,14 @@ async fn send_to_app(app: &Client<AppPort>, request: &mut Request) -> Result<Res
     sent
 }
 
+/// What ends an authorized request.
+enum Answer {
+    /// The destination's response.
+    Response(Response),
+    /// A filter has replied in its place.
+    Reply(Box<LocalReply>),
+}
+
 /// A request without a response from its destination.
 struct RequestFailure {
     error: Error,
@@ -192,7 +202,7 @@ impl RequestHandler {
     ) -> Result<Response, Reset> {
         let request_context = RequestContext::new(request, downgraded);
         match self.respond(request, is_traced).await {
-            Ok(mut response) => {
+            Ok(Answer::Response(mut response)) => {
                 if let Some(version) = downgraded {
                     orig_proto::upgrade_response(&mut response, version);
                 }
@@ -204,6 +214,7 @@ impl RequestHandler {
                 }
                 Ok(response)
             }
+            Ok(Answer::Reply(reply)) => Ok(self.reply(request_context, &reply)),
             Err(failure) => self.error_response(request_context, &failure),
         }
     }
@@ -212,7 +223,7 @@ impl RequestHandler {
         &self,
         request: &mut Request,
         is_traced: bool,
-    ) -> Result<Response, RequestFailure> {
+    ) -> Result<Answer, RequestFailure> {
         // Held until the response's headers have arrived.
         let _in_flight = self
             .inbound
@@ -232,9 +243,12 @@ impl RequestHandler {
         head.is_raw = uri::raw_path(request).is_some();
         let permit = self.enforcer.authorize_request(&self.peer, &head)?;
         let revocable = self.enforcer.track(&self.peer, &head);
-        // Inbound policies have no filter that changes the response by the request.
+        // Inbound policies have only filters of the API, which leave no state for the response.
         let mut filters = FilterState::new(permit.prefix());
-        filter::apply(permit.filters(), request, &mut filters)?;
+        let applied = filter::apply(permit.filters(), request, &mut filters)?;
+        if let ControlFlow::Break(reply) = applied {
+            return Ok(Answer::Reply(reply));
+        }
         self.enforcer.check_rate_limits(&self.peer, &permit)?;
         let mut response = tokio::select! {
             biased;
@@ -245,7 +259,8 @@ impl RequestHandler {
             }
         };
         filter::apply_to_response(permit.filters(), response.headers_mut());
-        Ok(response.map(|body| body.with_revocable(revocable)))
+        let response = response.map(|body| body.with_revocable(revocable));
+        Ok(Answer::Response(response))
     }
 
     /// Brings a request into its final form for authorization and forwarding.
@@ -344,6 +359,26 @@ impl RequestHandler {
         }
     }
 
+    /// Counts an error.
+    fn count_error(&self, reason: &'static str) {
+        let policy = self.enforcer.current_policy();
+        let server = labels::server(&policy.server.meta, self.inbound.labelled(self.peer.target));
+        let errors = &self.inbound.context.families.errors;
+        errors.inbound_http(self.inbound.labelled(self.peer.dialled), &server, reason);
+    }
+
+    /// Returns the response to a request that a filter has replied to.
+    fn reply(&self, request_context: RequestContext, reply: &LocalReply) -> Response {
+        if reply.is_failure() {
+            self.count_error(UNEXPECTED);
+        }
+        tracing::debug!(client = %self.peer.client, %reply, "A filter has replied");
+        let detail = ErrorDetail {
+            informational: self.peer.identity().is_some(),
+        };
+        synthetic_response::reply(request_context, reply, detail)
+    }
+
     fn error_response(
         &self,
         request_context: RequestContext,
@@ -352,11 +387,7 @@ impl RequestHandler {
         let RequestFailure { error, failure } = failure;
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
-            let policy = self.enforcer.current_policy();
-            let server =
-                labels::server(&policy.server.meta, self.inbound.labelled(self.peer.target));
-            let errors = &self.inbound.context.families.errors;
-            errors.inbound_http(self.inbound.labelled(self.peer.dialled), &server, reason);
+            self.count_error(reason);
         }
         match error.kind {
             Kind::Unauthorized | Kind::RouteNotFound | Kind::RateLimited => {

@@ -14,6 +14,7 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend};
+use self::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend, Sent};
 use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::owner::{AcceptedFor, AddressOwner};
@@ -32,9 +33,10 @@ use self::owner::{AcceptedFor, AddressOwner};
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
 use crate::discovery::{Destination, DiscoveryError, OutboundTarget};
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Side, UNEXPECTED};
 use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
+use crate::http::local_reply::LocalReply;
 use crate::http::request_head::opens_tunnel;
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
 use crate::http::{HttpHandler, Request, Reset, Response, filter, grpc, orig_proto, uri};
@@ -281,10 +283,17 @@ impl HttpTarget {
             .await;
         drop(in_flight);
         match sent {
-            Ok(mut sent) => {
+            Ok(Sent::Response(mut sent)) => {
                 let filters = delivery.filters;
                 filters.apply_to_response(sent.response.headers_mut());
                 Ok(self.finish(request_context, &rule, route, timeouts, sent))
+            }
+            Ok(Sent::Reply(reply)) => {
+                record_reply(&mut route, &reply);
+                let reply = reply
+                    .within(format_args!("route {}", rule.name))
+                    .within(format_args!("logical service {}", self.destination));
+                Ok(self.reply(request_context, &reply))
             }
             Err(error) => {
                 record_error(&mut route, &error.kind);
@@ -303,12 +312,15 @@ impl HttpTarget {
         timeouts: Option<&ExchangeTimeouts>,
         request: &mut Request,
         delivery: &mut Delivery,
-    ) -> Result<BackendResponse, Error> {
-        if rule.mirrors.is_empty() {
-            filter::apply(rule.filters(), request, &mut delivery.filters)?;
+    ) -> Result<Sent, Error> {
+        let filters = rule.filters();
+        let applied = if rule.mirrors.is_empty() {
+            filter::apply(filters, request, &mut delivery.filters)?
         } else {
-            let filters = rule.filters();
-            mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?;
+            mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?
+        };
+        if let ControlFlow::Break(reply) = applied {
+            return Ok(Sent::Reply(reply));
         }
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
@@ -354,6 +366,15 @@ impl HttpTarget {
                 overrun = timeouts.expired() => Err(timed_out(Kind::ResponseTimeout, overrun)),
             },
         }
+    }
+
+    /// Returns the response to a request that a filter has replied to.
+    fn reply(&self, request_context: RequestContext, reply: &LocalReply) -> Response {
+        if reply.is_failure() {
+            self.context.families.errors.outbound_http(UNEXPECTED);
+            tracing::info!(dst = %self.destination, error = %reply, "HTTP request failed");
+        }
+        synthetic_response::reply(request_context, reply, error_detail(&self.context))
     }
 
     /// Applies the response filters, and attaches metrics and timeouts to the body.
@@ -444,10 +465,13 @@ fn error_response(
             tracing::info!(%dst, %error, "HTTP request failed");
         }
     }
-    let detail = ErrorDetail {
+    synthetic_response::error(request_context, &error, error_detail(context))
+}
+
+fn error_detail(context: &ProxyContext) -> ErrorDetail {
+    ErrorDetail {
         informational: context.config.outbound.informational_headers,
-    };
-    synthetic_response::error(request_context, &error, detail)
+    }
 }
 
 /// Normalizes a request. Returns the identity that the application requires of the endpoint.
@@ -466,12 +490,12 @@ fn timed_out(kind: Kind, overrun: TimeoutError) -> Error {
 /// Counts a request that was not sent, or that has no response, in the metrics of a route or of a
 /// backend.
 fn record_error(exchange: &mut Exchange, kind: &Kind) {
-    if kind.is_response_of_filter() {
-        let mapping = kind.mapping();
-        exchange.synthesized(mapping.status, mapping.grpc);
-    } else {
-        exchange.failed(stream_error(kind));
-    }
+    exchange.failed(stream_error(kind));
+}
+
+/// Counts a request that a filter of the route or of a backend has replied to.
+fn record_reply(exchange: &mut Exchange, reply: &LocalReply) {
+    exchange.synthesized(reply.status(), reply.grpc_code());
 }
 
 /// Returns the label value of an error in the route's metrics.

@@ -28,7 +28,8 @@ pub(crate) struct PolicyRetries<'a> {
 
 /// What an attempt returned. The client has seen nothing of it yet.
 pub(crate) trait Answer {
-    fn response(&mut self) -> &mut Response;
+    /// Returns the response; `None` for the reply of a filter, which no policy retries.
+    fn response(&mut self) -> Option<&mut Response>;
 
     /// Ends a response that is not forwarded.
     fn discard(self);
@@ -72,7 +73,10 @@ impl PolicyRetries<'_> {
                 .map(|limit| AttemptLimit::new(limit, body.clone()));
             let mut sent = attempt(backend, request, limit.as_ref()).await;
             let end = match &mut sent {
-                Ok(sent) => examine(sent.response(), reads_trailers, body.is_complete()).await,
+                Ok(answer) => match answer.response() {
+                    Some(response) => examine(response, reads_trailers, body.is_complete()).await,
+                    None => return sent,
+                },
                 Err(error) => AttemptEnd::from(&error.kind),
             };
             let withdraw = |budget: &RetryBudget| budget.withdraw(Instant::now());

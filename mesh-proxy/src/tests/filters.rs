@@ -217,12 +217,12 @@ fn responses_of_filters_are_counted_by_their_status() {
         ratio: Ratio::ALL,
     };
     let invalid = Filter::RequestHeaders(modifier(&[], &[], &["host"]));
-    for (filter, status, labels) in [
-        (redirect(), 308, "http_status=\"308\",error=\"\""),
-        (failure(403), 403, "http_status=\"403\",error=\"\""),
-        (failure(503), 503, "http_status=\"503\",error=\"\""),
+    for (filter, status, labels, errors) in [
+        (redirect(), 308, "http_status=\"308\",error=\"\"", 0),
+        (failure(403), 403, "http_status=\"403\",error=\"\"", 2),
+        (failure(503), 503, "http_status=\"503\",error=\"\"", 2),
         // What the proxy cannot apply is its error.
-        (invalid, 500, "http_status=\"\",error=\"UNKNOWN\""),
+        (invalid, 500, "http_status=\"\",error=\"UNKNOWN\"", 2),
     ] {
         run(async || {
             let app = App::start().await;
@@ -258,6 +258,8 @@ fn responses_of_filters_are_counted_by_their_status() {
             let family = "outbound_http_route_backend_response_statuses_total{";
             assert_eq!(count(family, labels), 1, "{labels}");
             assert_eq!(proxy.metric(family), 1);
+            let family = "outbound_http_errors_total{error=\"unexpected\"}";
+            assert_eq!(proxy.metric(family), errors, "{labels}");
             assert_eq!(
                 proxy.metric("outbound_http_route_backend_requests_total{"),
                 1
@@ -569,17 +571,20 @@ fn inbound_redirects_and_failures_answer_the_request() {
             scheme: Some(http::uri::Scheme::HTTPS),
             ..Redirect::default()
         });
-        let (_world, _proxy, mut client, _control) = filtered(&app, vec![to_https]).await;
+        let errors = "inbound_http_errors_total{error=\"unexpected\"";
+        let (_world, proxy, mut client, _control) = filtered(&app, vec![to_https]).await;
         send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let response = expect(&mut client, 301).await;
         assert!(
             response.contains("location: https://web/a\r\n"),
             "{response}"
         );
+        assert_eq!(proxy.metric(errors), 0);
 
-        let (_world, _proxy, mut client, _control) =
+        let (_world, proxy, mut client, _control) =
             filtered(&app, vec![failure(418, Ratio::ALL)]).await;
         send(&mut client, "GET /a HTTP/1.1\r\nhost: web\r\n\r\n").await;
         expect(&mut client, 418).await;
+        assert_eq!(proxy.metric(errors), 1);
     });
 }

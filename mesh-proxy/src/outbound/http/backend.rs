@@ -2,6 +2,7 @@
 //! [`retry::decide`] allows.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,13 +18,14 @@ use tokio::time::Instant;
 use super::endpoint::HttpEndpoint;
 use super::observe::RequestObserver;
 use super::outcome::{self, Unanswered};
-use super::record_error;
+use super::{record_error, record_reply};
 use crate::balance::{BalanceQueue, BalanceSettings, CircuitBreaking, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind};
 use crate::http::body::{BodyEnd, ExchangeTimeouts};
 use crate::http::client::SendError;
 use crate::http::filter::FilterState;
+use crate::http::local_reply::LocalReply;
 use crate::http::{Request, Response, filter};
 use crate::retry::{self, Action, Answer, AttemptLimit, Failure, History, Replay};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
@@ -59,6 +61,13 @@ pub(super) struct EarlierAttempts {
     history: History,
     /// The endpoint of the last attempt.
     avoid: Option<SocketAddr>,
+}
+
+/// What a request that was sent has received.
+pub(super) enum Sent {
+    Response(BackendResponse),
+    /// A filter of the rule or the backend has replied, and nothing was sent.
+    Reply(Box<LocalReply>),
 }
 
 /// A response and the state that is needed until its body ends.
@@ -113,11 +122,22 @@ impl Delivery {
     }
 }
 
-impl Answer for BackendResponse {
-    fn response(&mut self) -> &mut Response {
-        &mut self.response
+impl Answer for Sent {
+    fn response(&mut self) -> Option<&mut Response> {
+        match self {
+            Self::Response(sent) => Some(&mut sent.response),
+            Self::Reply(_) => None,
+        }
     }
 
+    fn discard(self) {
+        if let Self::Response(sent) = self {
+            sent.discard();
+        }
+    }
+}
+
+impl BackendResponse {
     /// Reads the part that has arrived, so that the connection is reused or the stream needs no
     /// reset; nothing waits for the rest.
     fn discard(self) {
@@ -185,13 +205,19 @@ impl RuleBackend {
         delivery: &Delivery,
         earlier: &mut EarlierAttempts,
         limit: Option<&AttemptLimit>,
-    ) -> Result<BackendResponse, Error> {
+    ) -> Result<Sent, Error> {
         let mut filters = delivery.filters.for_attempt();
-        if let Err(error) = filter::apply(self.filters(), request, &mut filters) {
-            // Without an attempt, which would count the request.
-            let mut exchange = Exchange::start(self.metrics.clone(), request.headers(), false);
-            record_error(&mut exchange, &error.kind);
-            return Err(error);
+        // A request that ends here has no attempt, which would count it.
+        match filter::apply(self.filters(), request, &mut filters) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(reply)) => {
+                record_reply(&mut self.unsent(request), &reply);
+                return Ok(Sent::Reply(reply));
+            }
+            Err(error) => {
+                record_error(&mut self.unsent(request), &error.kind);
+                return Err(error);
+            }
         }
         let sent = match &self.backend.dispatch {
             Dispatch::Balance(queue) => {
@@ -208,12 +234,17 @@ impl RuleBackend {
             }
         };
         let ((response, attempt), picked) = sent;
-        Ok(BackendResponse {
+        Ok(Sent::Response(BackendResponse {
             response,
             backend: self.clone(),
             attempt,
             picked,
-        })
+        }))
+    }
+
+    /// Starts the exchange of a request that is not sent.
+    fn unsent(&self, request: &Request) -> Exchange {
+        Exchange::start(self.metrics.clone(), request.headers(), false)
     }
 
     fn name(&self, error: Error) -> Error {

@@ -6,6 +6,7 @@
 //! its errors nor its queue.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use mesh_core::route::filter::{Filter, Ratio};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_local;
 
-use super::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend};
+use super::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend, Sent};
 use super::observe::ResponseObserver;
 use crate::context::ProxyContext;
-use crate::error::Error;
 use crate::http::body::{GivenUp, MirrorBody};
+use crate::http::filter::Applied;
 use crate::http::request_head::{RequestHeadCopy, opens_tunnel};
 use crate::http::{Request, filter};
 use crate::telemetry::http::{Exchange, ExchangeMetrics};
@@ -56,15 +57,18 @@ pub(super) fn apply(
     mirrors: &[Mirror],
     request: &mut Request,
     delivery: &mut Delivery,
-) -> Result<(), Error> {
+) -> Applied {
     let is_mirrored = !opens_tunnel(request);
     let mut copies = Vec::new();
     let mut refused = Vec::new();
-    let mut applied = 0;
+    let mut next = 0;
     for mirror in mirrors {
-        let before = &filters[applied..mirror.at];
-        filter::apply(before, request, &mut delivery.filters)?;
-        applied = mirror.at;
+        let before = &filters[next..mirror.at];
+        let applied = filter::apply(before, request, &mut delivery.filters)?;
+        if applied.is_break() {
+            return Ok(applied);
+        }
+        next = mirror.at;
         if !is_mirrored || !mirror.ratio.includes(rand::random()) {
             continue;
         }
@@ -89,12 +93,15 @@ pub(super) fn apply(
             Err(_full) => refused.push(&mirror.metrics),
         }
     }
-    filter::apply(&filters[applied..], request, &mut delivery.filters)?;
+    let applied = filter::apply(&filters[next..], request, &mut delivery.filters)?;
+    if applied.is_break() {
+        return Ok(applied);
+    }
     for metrics in refused {
         metrics.count(MirrorResult::TooMany);
     }
     send(request, copies);
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Sends copies of a request, each with its permit to be in flight.
@@ -128,7 +135,9 @@ async fn exchange(
         let mut earlier = EarlierAttempts::default();
         let sending = backend.send(&mut request, delivery, &mut earlier, None);
         match sending.await {
-            Ok(sent) => discard(sent).await,
+            Ok(Sent::Response(sent)) => discard(sent).await,
+            // The backend of a mirror has no filters.
+            Ok(Sent::Reply(_)) => MirrorResult::Failed,
             Err(error) => {
                 tracing::debug!(%error, "Mirrored request failed");
                 MirrorResult::Failed
