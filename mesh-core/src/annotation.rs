@@ -94,6 +94,10 @@ pub const RETRY_HTTP: &str = "retry.linkerd.io/http";
 /// gRPC statuses that are retried.
 pub const RETRY_GRPC: &str = "retry.linkerd.io/grpc";
 
+/// Prefix of the annotations of a route that describe faults, which its filters inject
+/// ([`crate::route::fault`]). The rest of the key is the fault's name.
+pub const FAULT_PREFIX: &str = "fault.linkerd.io/";
+
 /// The failure accrual policy of the balancer, which stops using failing endpoints.
 pub const FAILURE_ACCRUAL: &str = "balancer.linkerd.io/failure-accrual";
 /// Consecutive failures that make an endpoint unavailable.

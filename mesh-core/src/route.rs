@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use crate::meta::Meta;
 
 pub mod cors;
+pub mod fault;
 pub mod filter;
 pub mod grpc;
 pub mod http;

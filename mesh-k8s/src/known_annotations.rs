@@ -36,12 +36,19 @@ const PORTS: &[Place] = &[
     Place::EgressNetwork,
 ];
 const REQUESTS: &[Place] = &[Place::Service, Place::EgressNetwork, Place::Route];
+/// Of faults, whose keys end in the names that users give them.
+const ROUTES: &[Place] = &[Place::Route];
 const BALANCER: &[Place] = &[Place::Service, Place::EgressNetwork];
 const WRITTEN: &[Place] = &[];
 
-/// Returns the annotation with this key.
+/// Returns the annotation with this key, or the prefix that it begins with.
 #[must_use]
 pub fn find(key: &str) -> Option<KnownAnnotation> {
+    let fault = key.strip_prefix(keys::FAULT_PREFIX);
+    if fault.is_some_and(|name| !name.is_empty()) {
+        let (key, places) = (keys::FAULT_PREFIX, ROUTES);
+        return Some(KnownAnnotation { key, places });
+    }
     KNOWN.iter().find_map(|(keys, places)| {
         let key = keys.iter().find(|known| **known == key)?;
         Some(KnownAnnotation { key, places })
@@ -202,5 +209,8 @@ mod tests {
         let opaque = find("config.linkerd.io/opaque-ports");
         assert!(opaque.is_some_and(|known| known.places.contains(&Place::Service)));
         assert_eq!(find("config.linkerd.io/opaque-port"), None);
+        let fault = find("fault.linkerd.io/slow");
+        assert!(fault.is_some_and(|known| known.places == [Place::Route]));
+        assert_eq!(find("fault.linkerd.io/"), None);
     }
 }

@@ -15,6 +15,7 @@ mod discovery;
 mod egress;
 mod exclusion;
 pub(crate) mod fake_control_plane;
+mod faults;
 mod filters;
 mod goaway;
 mod identity;

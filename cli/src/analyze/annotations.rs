@@ -1,10 +1,12 @@
 //! Annotations that are misspelled, or have no effect on the object that has them.
 
+use mesh_core::annotation::FAULT_PREFIX;
+use mesh_core::route::fault;
 use mesh_k8s::known_annotations::{self, Place};
 use serde_json::Value;
 
 use super::finding::Finding;
-use super::objects::{GATEWAY, Object, Objects, POLICY};
+use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
 
 /// A key with more differences from every known one has no suggestion.
 const MAX_DISTANCE: usize = 3;
@@ -66,6 +68,11 @@ fn check(
             }
             continue;
         };
+        let fault = key.strip_prefix(FAULT_PREFIX);
+        if place == Some(Place::Route) && fault.is_some_and(|name| !injects(object, name)) {
+            findings.push(unused_fault(object, field));
+            continue;
+        }
         let has_effect = place.is_some_and(|place| known.places.contains(&place));
         // Programs write the annotations that have no places.
         if !has_effect && !known.places.is_empty() {
@@ -78,6 +85,28 @@ fn check(
             ));
         }
     }
+}
+
+/// Returns whether a filter of the route injects a fault.
+fn injects(route: &Object, fault: &str) -> bool {
+    let names = |filter: &Value| {
+        let reference = &filter["extensionRef"];
+        fault::is_reference(text(&reference["group"]), text(&reference["kind"]))
+            && reference["name"] == fault
+    };
+    let has = |place: &Value| list(&place["filters"]).iter().any(names);
+    let mut rules = route.list("rules").iter();
+    rules.any(|rule| has(rule) || list(&rule["backendRefs"]).iter().any(has))
+}
+
+fn unused_fault(route: &Object, field: String) -> Finding {
+    Finding::new(
+        route,
+        field,
+        "no-effect",
+        "describes a fault that no filter of the route injects",
+        "add a filter of the type ExtensionRef with its name, or remove it",
+    )
 }
 
 /// Returns whether the key is one of Linkerd's domains that users write.

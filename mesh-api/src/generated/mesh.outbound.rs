@@ -34,7 +34,7 @@ pub struct BackendFilters {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Filter {
-    #[prost(oneof = "filter::Kind", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "filter::Kind", tags = "1, 2, 3, 4, 5")]
     pub kind: ::core::option::Option<filter::Kind>,
 }
 /// Nested message and enum types in `Filter`.
@@ -50,6 +50,9 @@ pub mod filter {
         RequestMirror(super::RequestMirror),
         #[prost(message, tag = "4")]
         Cors(super::Cors),
+        /// An encoded io.linkerd.proxy.outbound.GrpcRoute.Filter that HTTP routes lack: a failure.
+        #[prost(bytes, tag = "5")]
+        StandardGrpc(::prost::alloc::vec::Vec<u8>),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

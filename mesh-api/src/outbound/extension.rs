@@ -18,13 +18,14 @@ use mesh_core::route::filter::{
 use prost::Message as _;
 
 use super::rule::first_beyond_linkerd;
-use super::{backend, http};
+use super::{backend, grpc, http};
 use crate::InvalidField;
 use crate::field::{FieldContext, each};
 use crate::mesh::outbound as wire;
 use crate::mesh::outbound::filter::Kind;
 use crate::mesh::outbound::url_rewrite::Path;
 use crate::proto::outbound::Backend as StandardBackend;
+use crate::proto::outbound::grpc_route::Filter as StandardGrpcFilter;
 use crate::proto::outbound::http_route::Filter as StandardFilter;
 
 /// Most bytes of an extension. Decoding takes at most 40 times this memory. A rule of the Gateway
@@ -274,6 +275,10 @@ fn filter(wire: wire::Filter) -> Result<Filter, InvalidField> {
             .map_err(|error| InvalidField::not_a("message", "", error.to_string()))
             .and_then(http::filter)
             .inside("standard"),
+        Some(Kind::StandardGrpc(bytes)) => StandardGrpcFilter::decode(&*bytes)
+            .map_err(|error| InvalidField::not_a("message", "", error.to_string()))
+            .and_then(grpc::filter)
+            .inside("standard_grpc"),
         Some(Kind::UrlRewrite(rewrite)) => Ok(Filter::UrlRewrite(url_rewrite(rewrite))),
         Some(Kind::RequestMirror(mirror)) => request_mirror(&mirror)
             .map(Filter::RequestMirror)
@@ -288,6 +293,9 @@ fn filter_to_proto(filter: &Filter) -> wire::Filter {
         Filter::UrlRewrite(rewrite) => Kind::UrlRewrite(url_rewrite_to_proto(rewrite)),
         Filter::RequestMirror(mirror) => Kind::RequestMirror(request_mirror_to_proto(mirror)),
         Filter::Cors(cors) => Kind::Cors(cors_to_proto(cors)),
+        Filter::InjectGrpcFailure { .. } => {
+            Kind::StandardGrpc(grpc::filter_to_proto(filter).encode_to_vec())
+        }
         standard => Kind::Standard(http::filter_to_proto(standard).encode_to_vec()),
     };
     wire::Filter { kind: Some(kind) }

@@ -1,5 +1,7 @@
 //! GRPCRoute of the Gateway API.
 
+use mesh_core::route::filter::RequestKind;
+
 use super::Node;
 use super::route::{self, Parents, RetryConditions};
 
@@ -17,10 +19,10 @@ pub(super) fn gateway(object: &Node<'_>) {
             }
             route::value_matches(&entry.items_of("headers"), true);
         }
-        filters(&rule);
+        filters(object, &rule);
         route::backends(&rule);
         for backend in rule.items_of("backendRefs") {
-            filters(&backend);
+            filters(object, &backend);
         }
     }
 }
@@ -51,12 +53,18 @@ fn method_match(method: &Node<'_>, parents: Parents) {
     }
 }
 
-fn filters(node: &Node<'_>) {
+fn filters(object: &Node<'_>, node: &Node<'_>) {
     for filter in node.items_of("filters") {
         let (field, check): (_, fn(&Node<'_>)) = match filter.text_of("type") {
             Some("RequestHeaderModifier") => ("requestHeaderModifier", route::header_modifier),
             Some("ResponseHeaderModifier") => ("responseHeaderModifier", route::header_modifier),
             Some("RequestMirror") => ("requestMirror", route::request_mirror),
+            Some("ExtensionRef") => {
+                if let Some(reference) = filter.get("extensionRef") {
+                    route::fault(&reference, object, RequestKind::Grpc);
+                }
+                continue;
+            }
             _ => continue,
         };
         if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use http::uri::Scheme;
 use mesh_core::route::cors::{Cors, CorsSettings};
-use mesh_core::route::filter::PathModifier;
+use mesh_core::route::filter::{PathModifier, RequestKind};
 
 use super::Node;
 use super::route::{self, RetryConditions};
@@ -36,9 +36,9 @@ pub(super) fn policy(object: &Node<'_>) {
             continue;
         }
         matches(&rule);
-        filters(&rule, Some(&POLICY_FILTERS));
+        filters(object, &rule, Some(&POLICY_FILTERS));
         for backend in rule.items_of("backendRefs") {
-            filters(&backend, Some(&POLICY_FILTERS));
+            filters(object, &backend, Some(&POLICY_FILTERS));
         }
         if let Some(timeouts) = rule.get("timeouts") {
             check_timeouts(&timeouts);
@@ -56,10 +56,10 @@ pub(super) fn gateway(object: &Node<'_>) {
     route::annotations(object, parents, RetryConditions::Http);
     for rule in spec.items_of("rules") {
         matches(&rule);
-        filters(&rule, None);
+        filters(object, &rule, None);
         route::backends(&rule);
         for backend in rule.items_of("backendRefs") {
-            filters(&backend, None);
+            filters(object, &backend, None);
         }
     }
 }
@@ -104,8 +104,8 @@ fn absolute(path: &Node<'_>) {
     }
 }
 
-/// Checks the filters of a rule or a backend; `known` are the types that the kind has.
-fn filters(node: &Node<'_>, known: Option<&[&str]>) {
+/// Checks the filters of a rule or a backend of `object`; `known` are the types that the kind has.
+fn filters(object: &Node<'_>, node: &Node<'_>, known: Option<&[&str]>) {
     for filter in node.items_of("filters") {
         if filter.object().is_none() {
             continue;
@@ -124,6 +124,12 @@ fn filters(node: &Node<'_>, known: Option<&[&str]>) {
             Some("URLRewrite") => ("urlRewrite", rewrite),
             Some("RequestMirror") => ("requestMirror", route::request_mirror),
             Some("CORS") => ("cors", cors),
+            Some("ExtensionRef") => {
+                if let Some(reference) = filter.get("extensionRef") {
+                    route::fault(&reference, object, RequestKind::Http);
+                }
+                continue;
+            }
             _ => continue,
         };
         if let Some(settings) = filter.require(field, "set it, the type of the filter requires it")

@@ -4,7 +4,8 @@
 use http::{HeaderName, HeaderValue};
 use mesh_core::annotation as keys;
 use mesh_core::resilience::{parse_grpc_condition, parse_http_condition};
-use mesh_core::route::{AnchoredRegex, HostMatch, is_host_name};
+use mesh_core::route::filter::RequestKind;
+use mesh_core::route::{AnchoredRegex, HostMatch, fault, is_host_name};
 use mesh_core::units::{list_items, parse_duration};
 
 use super::{GATEWAY, Node, POLICY};
@@ -290,6 +291,36 @@ fn backend(reference: &Node<'_>) {
             "is missing, but a Service may have several",
             "set the port of the Service",
         ),
+    }
+}
+
+/// Checks that the route describes the fault that a reference names. References of other groups
+/// and kinds may be known to other controllers.
+pub(super) fn fault(reference: &Node<'_>, object: &Node<'_>, requests: RequestKind) {
+    let text_of = |name| reference.text_of(name).unwrap_or_default();
+    if reference.object().is_none() || !fault::is_reference(text_of("group"), text_of("kind")) {
+        return;
+    }
+    let Some(name) = reference.require("name", "write the name of a fault") else {
+        return;
+    };
+    let Some(text) = name.text() else {
+        return;
+    };
+    let key = fault::annotation(text);
+    let annotations = object.get("metadata").and_then(|it| it.get("annotations"));
+    match annotations.and_then(|annotations| annotations.get(&key)) {
+        None => {
+            let problem = "is not a fault, because the route has no annotation that describes it";
+            name.invalid(problem, &format!("add {}", super::shorten(&key)));
+        }
+        Some(annotation) => {
+            if let Some(described) = annotation.text()
+                && let Err(error) = fault::parse(text, described, requests)
+            {
+                annotation.invalid(&super::shorten(&error.problem), error.fix);
+            }
+        }
     }
 }
 

@@ -3,13 +3,17 @@
 //! The Gateway API has a separate type for each place of a filter, all with the same JSON. They are
 //! converted through that JSON once, instead of four times.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, StatusCode};
 use mesh_core::route::cors::{Cors, CorsSettings};
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, Redirect, UrlRewrite};
-use mesh_core::route::is_host_name;
+use mesh_core::route::filter::{
+    Filter, HeaderModifier, PathModifier, Ratio, Redirect, RequestKind, UrlRewrite,
+};
+use mesh_core::route::{fault, is_host_name};
+use mesh_k8s::kinds::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::backend::backend_ref;
@@ -26,6 +30,7 @@ struct FilterJson {
     url_rewrite: Option<RewriteJson>,
     request_mirror: Option<MirrorJson>,
     cors: Option<CorsJson>,
+    extension_ref: Option<ExtensionJson>,
 }
 
 #[derive(Deserialize)]
@@ -85,6 +90,13 @@ struct CorsJson {
 }
 
 #[derive(Deserialize)]
+struct ExtensionJson {
+    group: String,
+    kind: String,
+    name: String,
+}
+
+#[derive(Deserialize)]
 struct ReferenceJson {
     group: Option<String>,
     kind: Option<String>,
@@ -115,10 +127,19 @@ const DEFAULT_CORS_MAX_AGE: u32 = 5;
 /// The types of filters that are supported in one place.
 type SupportedTypes = &'static [&'static str];
 
-/// The types of filters that a kind of route supports.
+/// The types of filters that a kind of route supports besides faults.
 pub(super) struct Supported {
     rule: SupportedTypes,
     backend: SupportedTypes,
+    requests: RequestKind,
+}
+
+/// What the filters of one route can be.
+#[derive(Clone, Copy)]
+pub(super) struct RouteFilters<'a> {
+    supported: &'static Supported,
+    /// They describe the faults of the route.
+    annotations: Option<&'a BTreeMap<String, String>>,
 }
 
 /// The filters of an HTTPRoute.
@@ -138,6 +159,7 @@ pub(super) const HTTP: &Supported = &Supported {
         "RequestRedirect",
         "URLRewrite",
     ],
+    requests: RequestKind::Http,
 };
 
 /// The filters of a GRPCRoute.
@@ -148,6 +170,7 @@ pub(super) const GRPC: &Supported = &Supported {
         "RequestMirror",
     ],
     backend: &["RequestHeaderModifier", "ResponseHeaderModifier"],
+    requests: RequestKind::Grpc,
 };
 
 /// A filter of a rule.
@@ -156,17 +179,47 @@ enum RuleFilter {
     Mirror(BackendRef, Ratio),
 }
 
+impl Supported {
+    /// Returns what the filters of one route can be, whose annotations may describe faults.
+    pub(super) fn with_faults<'a>(&'static self, route: &'a ObjectMeta) -> RouteFilters<'a> {
+        RouteFilters {
+            supported: self,
+            annotations: route.annotations.as_ref(),
+        }
+    }
+}
+
+impl RouteFilters<'_> {
+    /// Returns the filter that injects a fault of the route.
+    fn fault(self, name: &str) -> Result<Filter, ConvertError> {
+        let key = fault::annotation(name);
+        let text = self
+            .annotations
+            .and_then(|annotations| annotations.get(&key));
+        let text = text.ok_or_else(|| {
+            let problem = format!("is {name:?}, but the route has no annotation {key}; add it");
+            ConvertError::new("name", problem)
+        })?;
+        fault::parse(name, text, self.supported.requests).map_err(|error| {
+            ConvertError::new(
+                "name",
+                format!("is {name:?}, but the annotation {key} {error}"),
+            )
+        })
+    }
+}
+
 /// Converts the filters of a rule. With a filter of another type the rule fails its requests,
 /// because without the filter they would be forwarded unchanged.
 pub(super) fn of_rule<F: Serialize>(
-    supported: &Supported,
+    route: RouteFilters<'_>,
     filters: &Option<Vec<F>>,
 ) -> Result<(Vec<Filter>, Vec<Mirror>), ConvertError> {
-    if let Some(problem) = first_unsupported(supported.rule, filters)? {
+    if let Some(problem) = first_unsupported(route.supported.rule, filters)? {
         return Ok((vec![Filter::InternalError(problem.into())], Vec::new()));
     }
     let converted = convert_all("filters", filters, |filter| {
-        read(filter).and_then(rule_filter)
+        read(filter).and_then(|filter| rule_filter(route, filter))
     })?;
     let (mut filters, mut mirrors) = (Vec::new(), Vec::new());
     for (place, filter) in converted.into_iter().enumerate() {
@@ -185,12 +238,14 @@ pub(super) fn of_rule<F: Serialize>(
 /// Converts the filters of a backend. A filter that is invalid or of another type makes its backend
 /// fail requests, not the whole route.
 pub(super) fn of_backend<F: Serialize>(
-    supported: &Supported,
+    route: RouteFilters<'_>,
     filters: &Option<Vec<F>>,
 ) -> Result<Vec<Filter>, Arc<str>> {
-    let converted = match first_unsupported(supported.backend, filters) {
+    let converted = match first_unsupported(route.supported.backend, filters) {
         Ok(Some(problem)) => return Err(format!("unsupported backend filter: {problem}").into()),
-        Ok(None) => convert_all("filters", filters, |filter| read(filter).and_then(convert)),
+        Ok(None) => convert_all("filters", filters, |filter| {
+            read(filter).and_then(|filter| convert(route, filter))
+        }),
         Err(error) => Err(error),
     };
     converted.map_err(|error| format!("invalid backend filter: {error}").into())
@@ -201,14 +256,17 @@ fn first_unsupported<F: Serialize>(
     supported: SupportedTypes,
     filters: &Option<Vec<F>>,
 ) -> Result<Option<String>, ConvertError> {
-    let types = convert_all("filters", filters, |filter| Ok(read(filter)?.r#type))?;
-    let unsupported = types
-        .iter()
-        .position(|found| !supported.contains(&&**found));
-    Ok(unsupported.map(|at| {
+    let filters = convert_all("filters", filters, read)?;
+    let unsupported = filters.iter().enumerate().find(|(_, filter)| {
+        let is_fault = |it: &ExtensionJson| fault::is_reference(&it.group, &it.kind);
+        let is_a_fault =
+            filter.r#type == "ExtensionRef" && filter.extension_ref.as_ref().is_some_and(is_fault);
+        !is_a_fault && !supported.contains(&&*filter.r#type)
+    });
+    Ok(unsupported.map(|(at, filter)| {
         format!(
             "filters[{at}].type: {} is not supported here, only {}; remove the filter",
-            types[at],
+            filter.r#type,
             supported.join(", ")
         )
     }))
@@ -220,9 +278,9 @@ fn read<F: Serialize>(filter: &F) -> Result<FilterJson, ConvertError> {
         .map_err(|error| ConvertError::new("type", error))
 }
 
-fn rule_filter(filter: FilterJson) -> Result<RuleFilter, ConvertError> {
+fn rule_filter(route: RouteFilters<'_>, filter: FilterJson) -> Result<RuleFilter, ConvertError> {
     if filter.r#type != "RequestMirror" {
-        return convert(filter).map(RuleFilter::Filter);
+        return convert(route, filter).map(RuleFilter::Filter);
     }
     part("requestMirror", filter.request_mirror, |mirror| {
         let ratio = mirrored_share(mirror.percent, mirror.fraction)?;
@@ -230,7 +288,7 @@ fn rule_filter(filter: FilterJson) -> Result<RuleFilter, ConvertError> {
     })
 }
 
-fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
+fn convert(route: RouteFilters<'_>, filter: FilterJson) -> Result<Filter, ConvertError> {
     match filter.r#type.as_str() {
         "RequestHeaderModifier" => {
             let headers = filter.request_header_modifier;
@@ -245,6 +303,9 @@ fn convert(filter: FilterJson) -> Result<Filter, ConvertError> {
         }
         "URLRewrite" => part("urlRewrite", filter.url_rewrite, url_rewrite).map(Filter::UrlRewrite),
         "CORS" => part("cors", filter.cors, cors).map(Filter::Cors),
+        "ExtensionRef" => part("extensionRef", filter.extension_ref, |reference| {
+            route.fault(&reference.name)
+        }),
         other => Err(ConvertError::new(
             "type",
             format!("{other} is not supported"),

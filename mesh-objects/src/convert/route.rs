@@ -8,7 +8,7 @@ use mesh_core::route::http::{
     HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
 };
 use mesh_core::route::{AnchoredRegex, HostMatch};
-use mesh_k8s::kinds::{self, grpcroutes as grpc, httproutes as http_api};
+use mesh_k8s::kinds::{self, ObjectMeta, grpcroutes as grpc, httproutes as http_api};
 use mesh_k8s::{crd, traffic_annotations};
 
 use super::backend::backend_ref;
@@ -53,7 +53,7 @@ macro_rules! convert_route {
                 .flatten()
                 .map(|host| host_match(host))
                 .collect(),
-            rules: convert_all("spec.rules", &spec.rules, $rule)?,
+            rules: convert_all("spec.rules", &spec.rules, |rule| $rule(meta, rule))?,
             timeouts,
             retries,
             id: RouteId {
@@ -68,9 +68,9 @@ macro_rules! convert_route {
 
 /// Converts a rule of a route, as [`convert_route`] does with the route.
 macro_rules! convert_rule {
-    ($rule:expr, $match:expr, $supported:expr, $timeouts:expr) => {{
+    ($rule:expr, $match:expr, $filters:expr, $timeouts:expr) => {{
         let (request_timeout, backend_timeout) = $timeouts;
-        let (filters, mirrors) = filter::of_rule($supported, &$rule.filters)?;
+        let (filters, mirrors) = filter::of_rule($filters, &$rule.filters)?;
         Ok(Rule {
             matches: convert_all("matches", &$rule.matches, $match)?,
             filters,
@@ -79,7 +79,7 @@ macro_rules! convert_rule {
                 let rules = backends.iter().map(|backend| BackendRule {
                     backend: backend_ref!(backend),
                     weight: weight(backend.weight),
-                    filters: filter::of_backend($supported, &backend.filters),
+                    filters: filter::of_backend($filters, &backend.filters),
                 });
                 rules.collect()
             }),
@@ -155,12 +155,20 @@ pub(super) fn host_match(host: &str) -> HostMatch {
     }
 }
 
-fn http_rule(rule: &http_api::HttpRouteRules) -> Result<Rule<HttpMatch>, ConvertError> {
-    convert_rule!(rule, http_match, filter::HTTP, timeouts(rule)?)
+fn http_rule(
+    route: &ObjectMeta,
+    rule: &http_api::HttpRouteRules,
+) -> Result<Rule<HttpMatch>, ConvertError> {
+    let filters = filter::HTTP.with_faults(route);
+    convert_rule!(rule, http_match, filters, timeouts(rule)?)
 }
 
-fn grpc_rule(rule: &grpc::GrpcRouteRules) -> Result<Rule<GrpcMatch>, ConvertError> {
-    convert_rule!(rule, grpc_match, filter::GRPC, (None, None))
+fn grpc_rule(
+    route: &ObjectMeta,
+    rule: &grpc::GrpcRouteRules,
+) -> Result<Rule<GrpcMatch>, ConvertError> {
+    let filters = filter::GRPC.with_faults(route);
+    convert_rule!(rule, grpc_match, filters, (None, None))
 }
 
 /// Returns the timeouts of a request and of an attempt.

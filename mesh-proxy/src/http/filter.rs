@@ -43,8 +43,14 @@ impl FilterState {
 /// cannot be applied to the request.
 pub(crate) type Applied = Result<ControlFlow<Box<LocalReply>>, Error>;
 
-/// Applies `filters` in order, until one of them replies.
-pub(crate) fn apply(filters: &[Filter], request: &mut Request, state: &mut FilterState) -> Applied {
+/// Applies `filters` in order, until one of them replies. `draw` returns random numbers, which only
+/// filters of a share of the requests need.
+pub(crate) fn apply(
+    filters: &[Filter],
+    request: &mut Request,
+    state: &mut FilterState,
+    mut draw: impl FnMut() -> u32,
+) -> Applied {
     for filter in filters {
         match filter {
             Filter::RequestHeaders(modifier) => modify_headers(modifier, request)?,
@@ -65,7 +71,7 @@ pub(crate) fn apply(filters: &[Filter], request: &mut Request, state: &mut Filte
                 status,
                 message,
                 ratio,
-            } if ratio.includes(rand::random()) => {
+            } if ratio.includes(draw()) => {
                 let reply = LocalReply::http_failure(*status, message);
                 return Ok(ControlFlow::Break(Box::new(reply)));
             }
@@ -73,7 +79,7 @@ pub(crate) fn apply(filters: &[Filter], request: &mut Request, state: &mut Filte
                 code,
                 message,
                 ratio,
-            } if ratio.includes(rand::random()) => {
+            } if ratio.includes(draw()) => {
                 let reply = LocalReply::grpc_failure(*code, message);
                 return Ok(ControlFlow::Break(Box::new(reply)));
             }
@@ -171,3 +177,6 @@ fn apply_redirect(
     let message = format!("redirected to {target}");
     Ok(Some(LocalReply::redirect(status, location, message)))
 }
+
+#[cfg(test)]
+mod tests;

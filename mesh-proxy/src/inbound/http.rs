@@ -245,7 +245,7 @@ impl RequestHandler {
         let revocable = self.enforcer.track(&self.peer, &head);
         // Inbound policies have only filters of the API, which leave no state for the response.
         let mut filters = FilterState::new(permit.prefix());
-        let applied = filter::apply(permit.filters(), request, &mut filters)?;
+        let applied = filter::apply(permit.filters(), request, &mut filters, rand::random)?;
         if let ControlFlow::Break(reply) = applied {
             return Ok(Answer::Reply(reply));
         }

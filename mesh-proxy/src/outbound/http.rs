@@ -315,7 +315,7 @@ impl HttpTarget {
     ) -> Result<Sent, Error> {
         let filters = rule.filters();
         let applied = if rule.mirrors.is_empty() {
-            filter::apply(filters, request, &mut delivery.filters)?
+            filter::apply(filters, request, &mut delivery.filters, rand::random)?
         } else {
             mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?
         };

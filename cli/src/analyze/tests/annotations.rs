@@ -94,6 +94,30 @@ fn annotations_without_effect_are_found() {
 }
 
 #[test]
+fn fault_that_no_filter_injects_is_found() {
+    let route = |name: &str| {
+        format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: a, namespace: shop, annotations: {{fault.linkerd.io/it: abort=503}}}}
+spec:
+  parentRefs: [{{group: '', kind: Service, name: web}}]
+  rules:
+  - backendRefs:
+    - {{name: web, port: 80, filters: [{{type: ExtensionRef, extensionRef: {{group: fault.linkerd.io, kind: Fault, name: {name}}}}}]}}
+"
+        )
+    };
+    assert_eq!(findings(&route("it")), []);
+    let found = findings(&route("other"));
+    let found: Vec<_> = found.iter().map(|it| (it.code, &*it.field)).collect();
+    let annotation = ("no-effect", "metadata.annotations[fault.linkerd.io/it]");
+    let filter = ("missing-reference", "spec.rules[0].backendRefs[0]");
+    assert_eq!(found, [annotation, filter]);
+}
+
+#[test]
 fn annotations_of_pod_templates_are_checked() {
     let workload = |kind: &str, template: &str| {
         format!(

@@ -358,6 +358,11 @@ fn what_the_mesh_cannot_apply_is_an_unsupported_value() {
             "spec.rules[0].filters[0]",
         ),
         (
+            "http",
+            "{filters: [{type: ExtensionRef, extensionRef: {group: fault.linkerd.io, kind: Fault, name: c}}]}",
+            "spec.rules[0].filters[0].extensionRef.name: is \"c\", but the route has no annotation fault.linkerd.io/c; add it",
+        ),
+        (
             "grpc",
             "{matches: [{method: {type: RegularExpression, service: a}}]}",
             "spec.rules[0].matches[0].method.type",

@@ -218,6 +218,24 @@ fn proxy_without_the_extension_fails_requests_of_the_rule_only() {
     }
 }
 
+/// HTTP routes have no message for it.
+#[test]
+fn failure_of_calls_survives_beside_a_filter_that_the_api_lacks() {
+    let failure = Filter::InjectGrpcFailure {
+        code: 14,
+        message: "a".into(),
+        ratio: Ratio {
+            numerator: 1,
+            denominator: 3,
+        },
+    };
+    let policy = policy(vec![vec![vec![rewrite("a"), failure]]], true);
+    let bytes = extended_to_proto(&policy).encode_to_vec();
+    let read = extended_policy(ExtendedPolicy::decode(&*bytes).unwrap()).unwrap();
+    assert_eq!(read.problem, None);
+    assert_eq!(read.policy, policy);
+}
+
 #[test]
 fn message_without_extension_is_that_of_the_api() {
     let policy = policy(vec![vec![vec![]]], false);

@@ -208,7 +208,7 @@ impl RuleBackend {
     ) -> Result<Sent, Error> {
         let mut filters = delivery.filters.for_attempt();
         // A request that ends here has no attempt, which would count it.
-        match filter::apply(self.filters(), request, &mut filters) {
+        match filter::apply(self.filters(), request, &mut filters, rand::random) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(reply)) => {
                 record_reply(&mut self.unsent(request), &reply);

@@ -64,7 +64,7 @@ pub(super) fn apply(
     let mut next = 0;
     for mirror in mirrors {
         let before = &filters[next..mirror.at];
-        let applied = filter::apply(before, request, &mut delivery.filters)?;
+        let applied = filter::apply(before, request, &mut delivery.filters, rand::random)?;
         if applied.is_break() {
             return Ok(applied);
         }
@@ -93,7 +93,12 @@ pub(super) fn apply(
             Err(_full) => refused.push(&mirror.metrics),
         }
     }
-    let applied = filter::apply(&filters[next..], request, &mut delivery.filters)?;
+    let applied = filter::apply(
+        &filters[next..],
+        request,
+        &mut delivery.filters,
+        rand::random,
+    )?;
     if applied.is_break() {
         return Ok(applied);
     }

@@ -163,6 +163,40 @@ fn origins_are_shared_by_the_extension() {
     }
 }
 
+const FAULT: &str =
+    "{type: ExtensionRef, extensionRef: {group: fault.linkerd.io, kind: Fault, name: it}}";
+
+/// Returns the lines of the routes with these rules and with a fault.
+fn faulty(kind: &str, fault: &str, rules: &str) -> String {
+    let described = format!("metadata: {{annotations: {{fault.linkerd.io/it: '{fault}'}}, ");
+    let route = route(kind, "one", WEB, rules).replace("metadata: {", &described);
+    let text = message(&Cluster::new(&(web() + &route)).watch("10.96.0.1:80", "shop"));
+    let lines = text.lines().filter(|line| line.starts_with("  "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The API has messages for both.
+#[test]
+fn faults_of_rules_and_backends_abort_requests() {
+    let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
+    let rules =
+        format!("[{{filters: [{headers}, {FAULT}]}}, {{matches: [{{path: {{value: /b}}}}]}}]");
+    let expected = format!(
+        "[] request(-a) fail(503 fault it 5000/1000000) {TO_WEB}
+         [/b*] {TO_WEB}"
+    );
+    assert_text(
+        &faulty("HTTPRoute", "abort=503, percent=0.5", &rules),
+        &expected,
+    );
+    let rules = format!("[{{filters: [{FAULT}]}}]");
+    let expected = format!("[] fail(14 fault it) {TO_WEB}");
+    assert_text(&faulty("GRPCRoute", "abort=unavailable", &rules), &expected);
+    let rules = format!("[{{backendRefs: [{{name: web, port: 80, filters: [{FAULT}]}}]}}]");
+    let text = faulty("HTTPRoute", "abort=429", &rules);
+    assert!(text.contains("fail(429 fault it)"), "{text}");
+}
+
 #[test]
 fn unsupported_filter_fails_its_rule_and_no_other() {
     let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";

@@ -478,8 +478,8 @@ fn http_filter(filter: &http_route::Filter) -> String {
     use http_route::filter::Kind;
     match filter.kind.as_ref().unwrap() {
         Kind::FailureInjector(failure) => {
-            every_request(&failure.ratio);
-            format!(" fail({} {})", failure.status, failure.message)
+            let share = share_of_requests(&failure.ratio);
+            format!(" fail({} {}{share})", failure.status, failure.message)
         }
         Kind::RequestHeaderModifier(modifier) => {
             let (add, set) = (&modifier.add, &modifier.set);
@@ -526,8 +526,8 @@ fn grpc_filter(filter: &grpc_route::Filter) -> String {
     use grpc_route::filter::Kind;
     match filter.kind.as_ref().unwrap() {
         Kind::FailureInjector(failure) => {
-            every_request(&failure.ratio);
-            format!(" fail({} {})", failure.code, failure.message)
+            let share = share_of_requests(&failure.ratio);
+            format!(" fail({} {}{share})", failure.code, failure.message)
         }
         Kind::RequestHeaderModifier(modifier) => {
             let (add, set) = (&modifier.add, &modifier.set);
@@ -536,9 +536,13 @@ fn grpc_filter(filter: &grpc_route::Filter) -> String {
     }
 }
 
-fn every_request(ratio: &Option<http_types::Ratio>) {
+/// Every request needs no text.
+fn share_of_requests(ratio: &Option<http_types::Ratio>) -> String {
     let ratio = ratio.as_ref().unwrap();
-    assert_eq!((ratio.numerator, ratio.denominator), (1, 1));
+    match (ratio.numerator, ratio.denominator) {
+        (1, 1) => String::new(),
+        (numerator, denominator) => format!(" {numerator}/{denominator}"),
+    }
 }
 
 fn modifier_text(

@@ -1,0 +1,93 @@
+//! Texts that describe faults, and those that do not.
+
+use super::*;
+
+const HTTP: RequestKind = RequestKind::Http;
+const GRPC: RequestKind = RequestKind::Grpc;
+
+fn problem(text: &str, requests: RequestKind) -> String {
+    parse("it", text, requests).unwrap_err().to_string()
+}
+
+fn ratio(percent: &str) -> Option<(u32, u32)> {
+    match parse("it", &format!("abort=503,percent={percent}"), HTTP) {
+        Ok(Filter::InjectHttpFailure { ratio, .. }) => Some((ratio.numerator, ratio.denominator)),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => {
+            assert!(error.problem.contains("not a percentage"), "{error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn abort_has_a_status_of_the_requests_of_its_route() {
+    let http = parse("it", " abort = 503 , ", HTTP).unwrap();
+    assert_eq!(
+        http,
+        Filter::InjectHttpFailure {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            message: "fault it".into(),
+            ratio: Ratio::ALL,
+        }
+    );
+    for (text, expected) in [
+        ("cancelled", 1),
+        ("unavailable", 14),
+        ("unauthenticated", 16),
+        ("1", 1),
+        ("16", 16),
+    ] {
+        let call = parse("it", &format!("abort={text}"), GRPC).unwrap();
+        let Filter::InjectGrpcFailure { code, .. } = call else {
+            panic!("{call:?}");
+        };
+        assert_eq!(code, expected, "{text}");
+    }
+    for status in ["199", "600", "1xx", "unavailable", "-1", "+503", ""] {
+        let problem = problem(&format!("abort={status}"), HTTP);
+        assert!(problem.contains("200 to 599"), "{problem}");
+    }
+    for status in ["0", "17", "503", "Unavailable", "014", ""] {
+        let problem = problem(&format!("abort={status}"), GRPC);
+        assert!(problem.contains("1 to 16"), "{problem}");
+    }
+}
+
+#[test]
+fn percentage_has_up_to_four_decimals() {
+    for (percent, numerator) in [
+        ("0", 0),
+        ("0.0001", 1),
+        ("0.5", 5_000),
+        ("12.34", 123_400),
+        ("99.9999", 999_999),
+        ("100", 1_000_000),
+        ("100.0000", 1_000_000),
+    ] {
+        assert_eq!(ratio(percent), Some((numerator, 1_000_000)), "{percent}");
+    }
+    for percent in [
+        "", ".", ".5", "5.", "-1", "+1", "1e1", "50%", "100.0001", "101", "0.00001", "0050",
+        "1.2.3",
+    ] {
+        assert_eq!(ratio(percent), None, "{percent}");
+    }
+}
+
+#[test]
+fn other_texts_describe_no_fault() {
+    for (text, expected) in [
+        ("", "has no abort"),
+        ("percent=1", "has no abort"),
+        ("abort=503,abort=504", "has abort twice"),
+        (
+            "abort=503,percentage=1",
+            "\"percentage\", which is not a setting",
+        ),
+        ("503", "\"503\", which is not a setting"),
+    ] {
+        let problem = problem(text, HTTP);
+        assert!(problem.contains(expected), "{text}: {problem}");
+    }
+}
