@@ -15,7 +15,7 @@ use mesh_core::policy::inbound::{
     Authorization, HttpServer, InboundRule, ProbeClients, RateLimit, ServerPolicy, ServerProtocol,
     default_grpc_route, default_http_route,
 };
-use mesh_core::route::filter::{Filter, RequestKind};
+use mesh_core::route::filter::{Filter, Proxies, RequestKind};
 use mesh_core::route::{Route, Rule};
 use mesh_objects::model::{
     self, Kind, Name, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
@@ -198,8 +198,8 @@ fn inbound_filters<M>(rule: &model::Rule<M>, requests: RequestKind) -> Vec<Filte
     if let Some(problem) = rule.problem_of_servers(requests) {
         return vec![Filter::InternalError(problem.into())];
     }
-    let is_inbound = |filter: &&Filter| !matches!(filter, Filter::ResponseHeaders(_));
-    rule.filters.iter().filter(is_inbound).cloned().collect()
+    let is_applied = |filter: &&Filter| filter.left_out(Proxies::OfServer).is_none();
+    rule.filters.iter().filter(is_applied).cloned().collect()
 }
 
 /// Linkerd writes these kinds in lower case, also in metrics. The kind of rate limits is an

@@ -38,7 +38,10 @@ pub(super) fn statuses(
             continue;
         }
         let accepted = match accepted(objects, object, route, parent) {
-            Some(Ok(())) => Condition::positive(ACCEPTED),
+            Some(Ok(())) => Condition {
+                message: note(route, parent),
+                ..Condition::positive(ACCEPTED)
+            },
             Some(Err(refusal)) => {
                 Condition::negative(refusal.condition(), refusal.reason(), refusal.to_string())
             }
@@ -55,6 +58,15 @@ pub(super) fn statuses(
         });
     }
     statuses
+}
+
+/// Returns which filter of the accepted route some proxies leave out; empty if there is none.
+fn note(route: &ReportedRoute, parent: &ParentRef) -> String {
+    let left_out = match parent.kind {
+        ParentKind::Server => &route.left_out_by_servers,
+        _ => &route.left_out_by_linkerd,
+    };
+    left_out.as_deref().unwrap_or_default().to_owned()
 }
 
 /// Returns whether the parent accepts the route; `None` for a kind of parent of other controllers.

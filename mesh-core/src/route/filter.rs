@@ -143,6 +143,15 @@ pub enum RequestKind {
     Grpc,
 }
 
+/// Proxies that forward requests without some of the filters, although the route is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxies {
+    /// The proxies of a Server's pods, for the requests of its clients.
+    OfServer,
+    /// Linkerd's proxies, for the requests of their own pods.
+    Linkerd,
+}
+
 /// Why a request has no rewritten URI.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
@@ -178,6 +187,17 @@ impl Filter {
             | Self::InjectHttpFailure { .. }
             | Self::InjectGrpcFailure { .. }
             | Self::InternalError(_) => None,
+        }
+    }
+
+    /// Returns what these proxies do without the filter, as a clause; `None` if they apply it, or
+    /// fail the requests.
+    pub fn left_out(&self, by: Proxies) -> Option<&'static str> {
+        match (self, by) {
+            (Self::ResponseHeaders(_), Proxies::OfServer) => {
+                Some("proxies of a Server do not change response headers")
+            }
+            _ => None,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
-use mesh_core::route::filter::{Filter, RequestKind};
+use mesh_core::route::filter::{Filter, Proxies, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
 use serde::Deserialize;
@@ -146,6 +146,8 @@ fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
             |rule| rule.problem_of_servers(RequestKind::Http),
             |rule| rule.problem_of_servers(RequestKind::Grpc),
         ),
+        left_out_by_servers: left_out(indexed, Proxies::OfServer),
+        left_out_by_linkerd: left_out(indexed, Proxies::Linkerd),
     }
 }
 
@@ -169,6 +171,10 @@ fn internal_error<M>(rule: &Rule<M>) -> Option<String> {
         Filter::InternalError(problem) => Some(problem.to_string()),
         _ => None,
     })
+}
+
+fn left_out(indexed: &Indexed, by: Proxies) -> Option<Arc<str>> {
+    rule_problem(indexed, |rule| rule.left_out(by), |rule| rule.left_out(by))
 }
 
 /// Returns the first problem of the rules, with its field. There is one function for each kind of

@@ -1,6 +1,6 @@
 //! The fields of a route that have no effect on its Servers, so that they are logged.
 
-use mesh_core::route::filter::Filter;
+use mesh_core::route::filter::{Filter, Proxies};
 
 use crate::model::{ParentKind, Route};
 
@@ -43,8 +43,8 @@ fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
         return found;
     }
     for (at, rule) in route.rules.iter().enumerate() {
-        let is_response = |filter: &Filter| matches!(filter, Filter::ResponseHeaders(_));
-        if let Some(filter) = rule.filters.iter().position(is_response) {
+        let is_left_out = |filter: &Filter| filter.left_out(Proxies::OfServer).is_some();
+        if let Some(filter) = rule.filters.iter().position(is_left_out) {
             let filter = rule.place(filter);
             let problem = "proxies of a Server do not change response headers: remove the filter";
             found.push((format!("spec.rules[{at}].filters[{filter}]"), problem));

@@ -65,6 +65,10 @@ pub struct ReportedRoute {
     pub unsupported: Option<Arc<str>>,
     /// Why a rule fails its requests to a Server: a filter that only clients apply.
     pub unsupported_by_servers: Option<Arc<str>>,
+    /// A filter that Servers' proxies leave out.
+    pub left_out_by_servers: Option<Arc<str>>,
+    /// A filter that Linkerd's proxies leave out.
+    pub left_out_by_linkerd: Option<Arc<str>>,
 }
 
 /// A backend of a route's rule, or of its mirror.

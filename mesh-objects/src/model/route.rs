@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::HostMatch;
-use mesh_core::route::filter::{Filter, Ratio, RequestKind};
+use mesh_core::route::filter::{Filter, Proxies, Ratio, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
 use mesh_k8s::traffic_annotations::Retries;
@@ -89,6 +89,22 @@ impl<M> Rule<M> {
         Some(format!(
             "filters[{at}].type: {found} is not supported for Servers, only {supported}; remove the filter"
         ))
+    }
+
+    /// Returns the place of the first filter that these proxies leave out, and what they do.
+    pub fn left_out(&self, by: Proxies) -> Option<String> {
+        let find = |filters: &[Filter]| {
+            let mut filters = filters.iter().enumerate();
+            filters.find_map(|(at, filter)| Some((at, filter.left_out(by)?)))
+        };
+        if let Some((at, effect)) = find(&self.filters) {
+            return Some(format!("filters[{}]: {effect}", self.place(at)));
+        }
+        let mut backends = self.backends.iter().flatten().enumerate();
+        backends.find_map(|(backend, rule)| {
+            let (at, effect) = find(rule.filters.as_ref().ok()?)?;
+            Some(format!("backendRefs[{backend}].filters[{at}]: {effect}"))
+        })
     }
 
     /// Returns the place of a filter among the filters of the object.

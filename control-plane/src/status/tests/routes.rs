@@ -69,8 +69,8 @@ fn namespace(name: &str) -> (&str, String) {
     }
 }
 
-/// Returns the conditions of a route for each parent: true conditions by name, others with reason
-/// and message.
+/// Returns the conditions of a route for each parent: true conditions by name with what they note,
+/// others with reason and message.
 fn conditions(text: &str, name: &str) -> String {
     let objects = objects(text);
     let DesiredStatus::Route(parents) = desired(&objects, find(&objects, name)) else {
@@ -80,8 +80,10 @@ fn conditions(text: &str, name: &str) -> String {
         let conditions = status.conditions.iter().map(|condition| {
             if condition.is_true {
                 assert_eq!(condition.reason, condition.kind);
-                assert_eq!(condition.message, "");
-                condition.kind.to_owned()
+                match &*condition.message {
+                    "" => condition.kind.to_owned(),
+                    note => format!("{} ({note})", condition.kind),
+                }
             } else {
                 let (kind, reason) = (condition.kind, condition.reason);
                 format!("not {kind}: {reason}: {}", condition.message)
@@ -389,6 +391,22 @@ fn what_the_mesh_cannot_apply_is_an_unsupported_value() {
         )],
         "not Accepted: NoMatchingParent: there is no Service shop/gone…",
     );
+}
+
+#[test]
+fn filter_that_proxies_of_a_server_leave_out_is_noted() {
+    let filter = "{type: ResponseHeaderModifier, responseHeaderModifier: {remove: [a]}}";
+    for (parent, expect) in [
+        ("group: core, kind: Service, name: web", BOTH),
+        (
+            "group: policy.linkerd.io, kind: Server, name: http2",
+            "Accepted (spec.rules[1].filters[0]: proxies of a Server do not change response headers)",
+        ),
+    ] {
+        let spec =
+            format!("{{parentRefs: [{{{parent}}}], rules: [{{}}, {{filters: [{filter}]}}]}}");
+        check(parent, &[("http", spec)], expect);
+    }
 }
 
 #[test]
