@@ -34,7 +34,7 @@ pub struct BackendFilters {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Filter {
-    #[prost(oneof = "filter::Kind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "filter::Kind", tags = "1, 2, 3, 4, 5, 6")]
     pub kind: ::core::option::Option<filter::Kind>,
 }
 /// Nested message and enum types in `Filter`.
@@ -53,6 +53,8 @@ pub mod filter {
         /// An encoded io.linkerd.proxy.outbound.GrpcRoute.Filter that HTTP routes lack: a failure.
         #[prost(bytes, tag = "5")]
         StandardGrpc(::prost::alloc::vec::Vec<u8>),
+        #[prost(message, tag = "6")]
+        Delay(super::Delay),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -81,6 +83,18 @@ pub struct RequestMirror {
     #[prost(bytes = "vec", tag = "1")]
     pub backend: ::prost::alloc::vec::Vec<u8>,
     /// The share of the requests that are copied; the denominator is not 0.
+    #[prost(uint32, tag = "2")]
+    pub numerator: u32,
+    #[prost(uint32, tag = "3")]
+    pub denominator: u32,
+}
+/// Holds a share of the requests back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Delay {
+    /// At most 300,000.
+    #[prost(uint32, tag = "1")]
+    pub milliseconds: u32,
+    /// The share of the requests; the denominator is not 0.
     #[prost(uint32, tag = "2")]
     pub numerator: u32,
     #[prost(uint32, tag = "3")]

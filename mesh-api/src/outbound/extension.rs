@@ -2,16 +2,19 @@
 //! has no messages for (docs/adr/0147).
 //!
 //! A rule or backend with such a filter is sent twice. Its standard message has a filter that fails
-//! every request, which is right for a proxy that does not know the extension. The extension has
-//! the filters themselves, and replaces the standard message's.
+//! every request, which is right for a proxy that does not know the extension. A delay is left out
+//! there: requests are better forwarded without it. The extension has the filters themselves, and
+//! replaces the standard message's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_core::policy::outbound::{
     Distribution, HttpRoutes, OutboundPolicy, OutboundProtocol, OutboundRule, RouteBackend,
 };
 use mesh_core::route::Route;
 use mesh_core::route::cors::{Cors, CorsSettings};
+use mesh_core::route::fault::MAX_DELAY;
 use mesh_core::route::filter::{
     Filter, PathModifier, Ratio, RequestKind, RequestMirror, UrlRewrite,
 };
@@ -284,6 +287,7 @@ fn filter(wire: wire::Filter) -> Result<Filter, InvalidField> {
             .map(Filter::RequestMirror)
             .inside("request_mirror"),
         Some(Kind::Cors(settings)) => cors(settings).inside("cors"),
+        Some(Kind::Delay(wire)) => delay(wire).inside("delay"),
         None => Err(InvalidField::unknown_kind("kind")),
     }
 }
@@ -293,6 +297,7 @@ fn filter_to_proto(filter: &Filter) -> wire::Filter {
         Filter::UrlRewrite(rewrite) => Kind::UrlRewrite(url_rewrite_to_proto(rewrite)),
         Filter::RequestMirror(mirror) => Kind::RequestMirror(request_mirror_to_proto(mirror)),
         Filter::Cors(cors) => Kind::Cors(cors_to_proto(cors)),
+        Filter::Delay { duration, ratio } => Kind::Delay(delay_to_proto(*duration, *ratio)),
         Filter::InjectGrpcFailure { .. } => {
             Kind::StandardGrpc(grpc::filter_to_proto(filter).encode_to_vec())
         }
@@ -326,21 +331,21 @@ fn request_mirror(wire: &wire::RequestMirror) -> Result<RequestMirror, InvalidFi
         .map_err(|error| InvalidField::not_a("message", "", error.to_string()))
         .and_then(backend::backend)
         .inside("backend")?;
-    // A mirror of every request must not be the result of a missing field.
-    if wire.denominator == 0 {
-        let expected = "number above 0";
-        return Err(InvalidField::not_a(
-            expected,
-            "denominator",
-            wire.denominator,
-        ));
-    }
     Ok(RequestMirror {
         backend: Arc::new(backend),
-        ratio: Ratio {
-            numerator: wire.numerator,
-            denominator: wire.denominator,
-        },
+        ratio: share(wire.numerator, wire.denominator)?,
+    })
+}
+
+/// All requests must not be the result of a missing field.
+fn share(numerator: u32, denominator: u32) -> Result<Ratio, InvalidField> {
+    if denominator == 0 {
+        let expected = "number above 0";
+        return Err(InvalidField::not_a(expected, "denominator", denominator));
+    }
+    Ok(Ratio {
+        numerator,
+        denominator,
     })
 }
 
@@ -375,6 +380,30 @@ fn cors_to_proto(cors: &Cors) -> wire::Cors {
         allow_headers: settings.allow_headers,
         expose_headers: settings.expose_headers,
         max_age_seconds: settings.max_age,
+    }
+}
+
+fn delay(wire: wire::Delay) -> Result<Filter, InvalidField> {
+    let duration = Duration::from_millis(wire.milliseconds.into());
+    if duration.is_zero() || duration > MAX_DELAY {
+        let expected = "number from 1 to 300000";
+        return Err(InvalidField::not_a(
+            expected,
+            "milliseconds",
+            wire.milliseconds,
+        ));
+    }
+    Ok(Filter::Delay {
+        duration,
+        ratio: share(wire.numerator, wire.denominator)?,
+    })
+}
+
+fn delay_to_proto(duration: Duration, ratio: Ratio) -> wire::Delay {
+    wire::Delay {
+        milliseconds: u32::try_from(duration.as_millis()).unwrap_or(u32::MAX),
+        numerator: ratio.numerator,
+        denominator: ratio.denominator,
     }
 }
 

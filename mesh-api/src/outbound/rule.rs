@@ -2,7 +2,7 @@
 //! macro generates their conversions. They differ in matches, filters and conditions of retries.
 
 use mesh_core::resilience::Timeouts;
-use mesh_core::route::filter::{Filter, RequestKind};
+use mesh_core::route::filter::{Filter, Proxies, RequestKind};
 use prost_types::Duration;
 
 use crate::field::{FieldContext, optional};
@@ -73,7 +73,7 @@ macro_rules! conversions {
         fn filters_to_proto(filters: &[Filter]) -> Vec<wire::Filter> {
             match rule::replacement(filters, RequestKind::$requests) {
                 Some(failure) => vec![filter_to_proto(&failure)],
-                None => filters.iter().map(filter_to_proto).collect(),
+                None => rule::standard(filters).map(filter_to_proto).collect(),
             }
         }
 
@@ -142,10 +142,21 @@ pub(super) fn first_beyond_linkerd(
     filters.find_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)))
 }
 
-/// Returns the filter of the standard message that stands for `filters`, if one of them needs the
-/// extension.
+/// Returns the filters of the standard message, which lacks those that a proxy can do without.
+pub(super) fn standard(filters: &[Filter]) -> impl Iterator<Item = &Filter> {
+    filters.iter().filter(|filter| is_standard(filter))
+}
+
+fn is_standard(filter: &Filter) -> bool {
+    filter.left_out(Proxies::Linkerd).is_none()
+}
+
+/// Returns the filter of the standard message that stands for `filters`, if one of them is needed
+/// and has no message in the API.
 pub(super) fn replacement(filters: &[Filter], requests: RequestKind) -> Option<Filter> {
-    let (at, found) = first_beyond_linkerd(filters, requests)?;
+    let mut needed = filters.iter().enumerate().filter(|(_, it)| is_standard(it));
+    let (at, found) =
+        needed.find_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)))?;
     let message = format!("filters[{at}].type: {found} is not supported by this proxy");
     Some(Filter::InternalError(message.into()))
 }

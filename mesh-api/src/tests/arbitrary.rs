@@ -257,6 +257,13 @@ pub(crate) fn grpc_failure() -> impl Strategy<Value = Filter> {
     })
 }
 
+pub(crate) fn delay() -> impl Strategy<Value = Filter> {
+    record!(Filter::Delay {
+        duration: (1u64..=300_000).prop_map(Duration::from_millis),
+        ratio: ratio(),
+    })
+}
+
 pub(crate) fn statuses() -> impl Strategy<Value = RangeInclusive<u16>> {
     (100u16..600, 0u16..100).prop_map(|(start, more)| start..=start + more)
 }

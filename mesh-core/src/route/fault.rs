@@ -1,16 +1,18 @@
 //! Faults that users inject into the requests of a rule or a backend (docs/adr/0204).
 //!
-//! An annotation of the route describes a fault: `fault.linkerd.io/broken: abort=503, percent=0.5`.
+//! An annotation of the route describes a fault: `fault.linkerd.io/broken: abort=503, percent=0.5`,
+//! or `fault.linkerd.io/slow: delay=2s`.
 //! A filter of the type `ExtensionRef` injects it where it stands, and names it. The validating
 //! webhook and the controllers read both here, so that accepted faults are injected.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 
 use super::filter::{Filter, Ratio, RequestKind};
 use crate::annotation::FAULT_PREFIX;
-use crate::units::list_items;
+use crate::units::{list_items, parse_duration};
 
 /// The group of an `ExtensionRef` to a fault.
 pub const GROUP: &str = "fault.linkerd.io";
@@ -22,7 +24,7 @@ pub const KIND: &str = "Fault";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; {fix}")]
 pub struct FaultError {
-    /// A clause without subject: `has no abort`.
+    /// A clause without subject: `has abort twice`.
     pub problem: String,
     /// What to write, in the imperative.
     pub fix: &'static str,
@@ -32,6 +34,7 @@ pub struct FaultError {
 #[derive(Default)]
 struct Settings<'a> {
     abort: Option<&'a str>,
+    delay: Option<&'a str>,
     percent: Option<&'a str>,
 }
 
@@ -61,6 +64,10 @@ const DECIMALS: usize = 4;
 /// The denominator of shares: 100 with [`DECIMALS`].
 const MILLION: u32 = 1_000_000;
 
+/// The longest delay. Clients and servers give up far earlier, and each delayed request takes a
+/// place among those in flight.
+pub const MAX_DELAY: Duration = Duration::from_secs(300);
+
 /// Whether an `ExtensionRef` of this group and kind names a fault.
 pub fn is_reference(group: &str, kind: &str) -> bool {
     group == GROUP && kind == KIND
@@ -79,10 +86,31 @@ pub fn annotation(name: &str) -> String {
 pub fn parse(name: &str, text: &str, requests: RequestKind) -> Result<Filter, FaultError> {
     let settings = Settings::read(text)?;
     let ratio = settings.percent.map_or(Ok(Ratio::ALL), percentage)?;
-    let abort = settings
-        .abort
-        .ok_or_else(|| FaultError::new("has no abort".to_owned(), Settings::FIX))?;
-    abort_filter(name, abort, ratio, requests)
+    match (settings.abort, settings.delay) {
+        (Some(abort), None) => abort_filter(name, abort, ratio, requests),
+        (None, Some(delay)) => delay_filter(delay, ratio),
+        (abort, _) => {
+            let problem = match abort {
+                Some(_) => "has both abort and delay",
+                None => "has neither abort nor delay",
+            };
+            Err(FaultError::new(problem.to_owned(), Settings::FIX))
+        }
+    }
+}
+
+fn delay_filter(delay: &str, ratio: Ratio) -> Result<Filter, FaultError> {
+    let duration = parse_duration(delay).ok();
+    let duration = duration.filter(|it| !it.is_zero() && *it <= MAX_DELAY);
+    duration
+        .map(|duration| Filter::Delay { duration, ratio })
+        .ok_or_else(|| {
+            let problem = format!("has the delay {delay:?}, which is not a delay");
+            FaultError::new(
+                problem,
+                "write a duration from 1ms to 5m, as in delay=500ms",
+            )
+        })
 }
 
 fn abort_filter(
@@ -148,8 +176,8 @@ fn percentage(text: &str) -> Result<Ratio, FaultError> {
 }
 
 impl<'a> Settings<'a> {
-    const FIX: &'static str = "write abort and, if not all requests are meant, percent, as in \
-                               abort=503, percent=0.5";
+    const FIX: &'static str = "write abort or delay and, if not all requests are meant, percent, \
+                               as in abort=503, percent=0.5";
 
     fn read(text: &'a str) -> Result<Self, FaultError> {
         let mut settings = Self::default();
@@ -158,6 +186,7 @@ impl<'a> Settings<'a> {
             let (name, value) = setting.map_or((item, ""), |(name, value)| (name.trim(), value));
             let place = match name {
                 "abort" => &mut settings.abort,
+                "delay" => &mut settings.delay,
                 "percent" => &mut settings.percent,
                 _ => {
                     let problem = format!("has {name:?}, which is not a setting of faults");

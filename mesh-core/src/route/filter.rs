@@ -1,6 +1,7 @@
 //! Filters: what a rule changes in a request, or the response that it sends instead of forwarding.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
@@ -40,6 +41,13 @@ pub enum Filter {
         /// The message of the error.
         message: Arc<str>,
         /// The share of calls.
+        ratio: Ratio,
+    },
+    /// Holds a share of the requests back before they are sent.
+    Delay {
+        /// How long.
+        duration: Duration,
+        /// The share of requests.
         ratio: Ratio,
     },
     /// A filter of the control plane that this version does not support; every request of the rule
@@ -181,6 +189,7 @@ impl Filter {
             }
             Self::RequestMirror(_) => Some("RequestMirror"),
             Self::Cors(_) => Some("CORS"),
+            Self::Delay { .. } => Some("ExtensionRef to a delay"),
             Self::RequestHeaders(_)
             | Self::ResponseHeaders(_)
             | Self::Redirect(_)
@@ -196,6 +205,9 @@ impl Filter {
         match (self, by) {
             (Self::ResponseHeaders(_), Proxies::OfServer) => {
                 Some("proxies of a Server do not change response headers")
+            }
+            (Self::Delay { .. }, Proxies::Linkerd) => {
+                Some("Linkerd's proxies do not delay requests")
             }
             _ => None,
         }

@@ -1,12 +1,16 @@
 //! Applies the filters of a route rule to requests and responses, inbound and outbound.
 
+use std::mem;
 use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::time::Duration;
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Version};
 use mesh_core::route::cors::{self, Cors, CorsAction};
 use mesh_core::route::filter::{Filter, HeaderModifier, Redirect, UrlRewrite};
 use mesh_core::route::http::RequestHead;
+use tokio::time::{Sleep, sleep};
 
 use super::local_reply::LocalReply;
 use super::{Request, uri};
@@ -18,17 +22,30 @@ pub(crate) struct FilterState {
     pub(crate) prefix: Option<usize>,
     /// The headers of the response that a CORS filter demands.
     cors: Option<Box<HeaderMap>>,
+    /// How long the request has to be held back.
+    delay: Duration,
 }
 
 impl FilterState {
     pub(crate) fn new(prefix: Option<usize>) -> Self {
-        Self { prefix, cors: None }
+        Self {
+            prefix,
+            cors: None,
+            delay: Duration::ZERO,
+        }
     }
 
     /// Returns the state for the filters of a backend, which change only the attempt that they are
     /// applied to. Backends have no CORS filters.
     pub(crate) fn for_attempt(&self) -> Self {
         Self::new(self.prefix)
+    }
+
+    /// Returns the end of the delays that the filters have added, if there are any. They are not
+    /// waited for in [`apply`], because time limits and cancellation apply to the wait.
+    pub(crate) fn take_delay(&mut self) -> Option<Pin<Box<Sleep>>> {
+        let delay = mem::take(&mut self.delay);
+        (!delay.is_zero()).then(|| Box::pin(sleep(delay)))
     }
 
     /// Sets the headers of the response that depend on the request.
@@ -83,7 +100,12 @@ pub(crate) fn apply(
                 let reply = LocalReply::grpc_failure(*code, message);
                 return Ok(ControlFlow::Break(Box::new(reply)));
             }
-            Filter::InjectHttpFailure { .. } | Filter::InjectGrpcFailure { .. } => {}
+            Filter::Delay { duration, ratio } if ratio.includes(draw()) => {
+                state.delay += *duration;
+            }
+            Filter::InjectHttpFailure { .. }
+            | Filter::InjectGrpcFailure { .. }
+            | Filter::Delay { .. } => {}
             Filter::InternalError(message) => {
                 return Err(Error::new(Kind::InvalidPolicy, &**message));
             }

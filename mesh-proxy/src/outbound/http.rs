@@ -319,9 +319,7 @@ impl HttpTarget {
         } else {
             mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?
         };
-        if let ControlFlow::Break(reply) = applied {
-            return Ok(Sent::Reply(reply));
-        }
+        let delay = delivery.filters.take_delay();
         if let Some(name) = &rule.canonical {
             request.headers_mut().insert(DST_CANONICAL, name.clone());
         }
@@ -329,6 +327,12 @@ impl HttpTarget {
         let delivery = &*delivery;
         let mut earlier = EarlierAttempts::default();
         let sending = async {
+            if let Some(delay) = delay {
+                delay.await;
+            }
+            if let ControlFlow::Break(reply) = applied {
+                return Ok(Sent::Reply(reply));
+            }
             match retry {
                 Some(policy) if !opens_tunnel(request) => {
                     let retries = PolicyRetries {

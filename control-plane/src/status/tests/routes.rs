@@ -100,7 +100,12 @@ fn check(what: &str, routes: &[(&str, String)], expect: &str) {
         .iter()
         .map(|(name, spec)| route(name, spec))
         .collect();
-    let found = conditions(&text, routes[0].0);
+    check_text(what, &text, routes[0].0, expect);
+}
+
+/// Checks that the conditions of a route contain a text.
+fn check_text(what: &str, objects: &str, name: &str, expect: &str) {
+    let found = conditions(objects, name);
     let same = match expect.strip_suffix('…') {
         Some(beginning) => found.starts_with(beginning),
         None => found == expect,
@@ -406,6 +411,36 @@ fn filter_that_proxies_of_a_server_leave_out_is_noted() {
         let spec =
             format!("{{parentRefs: [{{{parent}}}], rules: [{{}}, {{filters: [{filter}]}}]}}");
         check(parent, &[("http", spec)], expect);
+    }
+}
+
+#[test]
+fn delay_is_noted_for_clients_and_unsupported_for_servers() {
+    let fault =
+        "{type: ExtensionRef, extensionRef: {group: fault.linkerd.io, kind: Fault, name: it}}";
+    for (parent, rule, expect) in [
+        (
+            "group: core, kind: Service, name: web",
+            format!("{{filters: [{fault}]}}"),
+            "Accepted (spec.rules[1].filters[0]: Linkerd's proxies do not delay requests), ResolvedRefs",
+        ),
+        (
+            "group: core, kind: Service, name: web",
+            format!("{{backendRefs: [{{name: api, port: 80, filters: [{fault}]}}]}}"),
+            "Accepted (spec.rules[1].backendRefs[0].filters[0]: Linkerd's proxies do not delay requests), ResolvedRefs",
+        ),
+        (
+            "group: policy.linkerd.io, kind: Server, name: http2",
+            format!("{{filters: [{fault}]}}"),
+            "not Accepted: UnsupportedValue: spec.rules[1].filters[0].type: ExtensionRef to a delay is not supported for Servers…",
+        ),
+    ] {
+        let spec = format!("{{parentRefs: [{{{parent}}}], rules: [{{}}, {rule}]}}");
+        let text = route("http", &spec).replace(
+            "generation: 3",
+            "generation: 3, annotations: {fault.linkerd.io/it: delay=1s}",
+        );
+        check_text(parent, &text, "http", expect);
     }
 }
 

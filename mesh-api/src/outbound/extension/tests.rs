@@ -47,7 +47,7 @@ fn policy(routes: Vec<Vec<Vec<Filter>>>, grpc: bool) -> OutboundPolicy {
             OutboundProtocol::Grpc(routes_of(routes))
         } else {
             OutboundProtocol::Detect {
-                timeout: std::time::Duration::from_secs(10),
+                timeout: Duration::from_secs(10),
                 opaque: Some(crate::outbound::tcp::nowhere()),
                 http1: routes_of(routes.clone()),
                 http2: routes_of(routes),
@@ -175,6 +175,7 @@ fn any_filters() -> impl Strategy<Value = Vec<Filter>> {
         arbitrary::url_rewrite(),
         arbitrary::request_mirror(any_backend()),
         arbitrary::cors(),
+        arbitrary::delay(),
     ];
     vec(filter, 0..4)
 }
@@ -236,6 +237,29 @@ fn failure_of_calls_survives_beside_a_filter_that_the_api_lacks() {
     assert_eq!(read.policy, policy);
 }
 
+/// Requests without the delay are better than failing ones.
+#[test]
+fn proxy_without_the_extension_forwards_requests_without_the_delay() {
+    let delay = Filter::Delay {
+        duration: Duration::from_secs(1),
+        ratio: Ratio::ALL,
+    };
+    let headers = Filter::RequestHeaders(remove_a());
+    for grpc in [false, true] {
+        let delayed = vec![delay.clone(), headers.clone()];
+        let failing = vec![delay.clone(), rewrite("a")];
+        let policy = policy(vec![vec![vec![], delayed, failing]], grpc);
+        let bytes = extended_to_proto(&policy).encode_to_vec();
+        let standard = outbound_policy(StandardPolicy::decode(&*bytes).unwrap()).unwrap();
+        assert_eq!(filters(&standard, 0, 1), std::slice::from_ref(&headers));
+        let text = format!("{:?}", filters(&standard, 0, 2));
+        let problem = "filters[1].type: URLRewrite is not supported by this proxy";
+        assert!(text.contains(problem), "{text}");
+        let read = extended_policy(ExtendedPolicy::decode(&*bytes).unwrap()).unwrap();
+        assert_eq!(read.policy, policy);
+    }
+}
+
 #[test]
 fn message_without_extension_is_that_of_the_api() {
     let policy = policy(vec![vec![vec![]]], false);
@@ -284,7 +308,29 @@ fn invalid_filters_leave_the_standard_part_of_their_rule() {
         meta: Meta::new_default("nowhere"),
         target: BackendTarget::None,
     });
+    let delay = |milliseconds, denominator| wire::RuleFilters {
+        filters: vec![wire::Filter {
+            kind: Some(Kind::Delay(wire::Delay {
+                milliseconds,
+                numerator: 1,
+                denominator,
+            })),
+        }],
+        ..entry(0, 0, &[])
+    };
     for (bad, problem) in [
+        (
+            delay(300_001, 1),
+            "extension.rules[0].filters[0].delay.milliseconds: 300001 is not",
+        ),
+        (
+            delay(0, 1),
+            "extension.rules[0].filters[0].delay.milliseconds: 0 is not",
+        ),
+        (
+            delay(1, 0),
+            "extension.rules[0].filters[0].delay.denominator: 0 is not",
+        ),
         (unknown, "extension.rules[0].filters[0].kind: has a kind"),
         (
             mirror(nowhere.encode_to_vec(), 0),

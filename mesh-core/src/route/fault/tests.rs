@@ -76,10 +76,32 @@ fn percentage_has_up_to_four_decimals() {
 }
 
 #[test]
+fn delay_has_a_bound_and_is_the_same_for_all_requests() {
+    for (text, millis) in [("1ms", 1), ("2s", 2_000), ("5m", 300_000)] {
+        for requests in [HTTP, GRPC] {
+            let filter = parse("it", &format!("delay={text}, percent=10"), requests).unwrap();
+            let expected = Filter::Delay {
+                duration: Duration::from_millis(millis),
+                ratio: Ratio {
+                    numerator: 100_000,
+                    denominator: 1_000_000,
+                },
+            };
+            assert_eq!(filter, expected, "{text}");
+        }
+    }
+    for delay in ["0", "0s", "301s", "6m", "1.5s", "soon", "5", ""] {
+        let problem = problem(&format!("delay={delay}"), HTTP);
+        assert!(problem.contains("1ms to 5m"), "{problem}");
+    }
+}
+
+#[test]
 fn other_texts_describe_no_fault() {
     for (text, expected) in [
-        ("", "has no abort"),
-        ("percent=1", "has no abort"),
+        ("", "has neither abort nor delay"),
+        ("percent=1", "has neither abort nor delay"),
+        ("abort=503,delay=1s", "has both abort and delay"),
         ("abort=503,abort=504", "has abort twice"),
         (
             "abort=503,percentage=1",

@@ -43,6 +43,42 @@ fn abort_ends_its_share_of_requests() {
 }
 
 #[test]
+fn delays_and_aborts_draw_independently() {
+    let half = Ratio {
+        numerator: 1,
+        denominator: 2,
+    };
+    let delay = Filter::Delay {
+        duration: Duration::from_millis(10),
+        ratio: half,
+    };
+    let filters = [delay.clone(), delay, abort(50)];
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut outcomes = [[0; 3]; 2];
+    for _ in 0..4_000 {
+        let mut request = Request::new(Body::empty());
+        let mut state = FilterState::new(None);
+        let applied = apply(&filters, &mut request, &mut state, || rng.random());
+        let delays = match state.delay.as_millis() {
+            0 => 0,
+            10 => 1,
+            20 => 2,
+            other => panic!("{other}"),
+        };
+        outcomes[usize::from(applied.unwrap().is_break())][delays] += 1;
+    }
+    // An eighth, a quarter and an eighth of 4,000, with and without the abort.
+    for counts in outcomes {
+        for (count, expected) in counts.into_iter().zip([500, 1_000, 500]) {
+            assert!(
+                (expected - 100..expected + 100).contains(&count),
+                "{outcomes:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn filters_without_a_share_draw_nothing() {
     let mut request = Request::new(Body::empty());
     let mut state = FilterState::new(None);

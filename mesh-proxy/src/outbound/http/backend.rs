@@ -64,6 +64,10 @@ pub(super) struct EarlierAttempts {
 }
 
 /// What a request that was sent has received.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would cost every response an allocation"
+)]
 pub(super) enum Sent {
     Response(BackendResponse),
     /// A filter of the rule or the backend has replied, and nothing was sent.
@@ -207,8 +211,12 @@ impl RuleBackend {
         limit: Option<&AttemptLimit>,
     ) -> Result<Sent, Error> {
         let mut filters = delivery.filters.for_attempt();
+        let applied = filter::apply(self.filters(), request, &mut filters, rand::random);
+        if let Some(delay) = filters.take_delay() {
+            delay.await;
+        }
         // A request that ends here has no attempt, which would count it.
-        match filter::apply(self.filters(), request, &mut filters, rand::random) {
+        match applied {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(reply)) => {
                 record_reply(&mut self.unsent(request), &reply);

@@ -1,11 +1,13 @@
 //! The filters of backends, which change one attempt and nothing of the next.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_core::policy::outbound::{Distribution, OutboundProtocol, OutboundRule, RouteBackend};
 use mesh_core::resilience::HttpRetry;
-use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, UrlRewrite};
+use mesh_core::route::filter::{Filter, HeaderModifier, PathModifier, Ratio, UrlRewrite};
 use mesh_core::route::http::{HttpMatch, PathMatch};
+use tokio::time::Instant;
 
 use super::{Answer, OTHER, Scene, ScriptedApp, WEB, http_policy, retry, rule, status_of};
 use crate::tests::world::{run, settle};
@@ -94,5 +96,33 @@ fn filters_of_one_backend_do_not_affect_the_attempt_at_another() {
         assert_eq!(status_of(&response), 200, "{response}");
         assert!(!response.contains("x-by"), "{response}");
         assert_eq!(app.requests(), [request.replace("/old/", "/other/")]);
+    });
+}
+
+#[test]
+fn delay_of_a_rule_holds_once_and_delay_of_a_backend_each_attempt() {
+    run(async || {
+        let answers = [
+            Answer::Status(503),
+            Answer::Status(503),
+            Answer::Status(200),
+        ];
+        let app = ScriptedApp::start(&answers).await;
+        let delay = Filter::Delay {
+            duration: Duration::from_secs(10),
+            ratio: Ratio::ALL,
+        };
+        let mut retry = retry(2);
+        retry.backoff = None;
+        let mut rule = rule(Some(retry), &[WEB]);
+        rule.filters = vec![delay.clone()];
+        backend_of(&mut rule, 0).filters = vec![delay];
+        let scene = Scene::new(http_policy(rule), &[(WEB, vec![app.addr])]).await;
+        let started = Instant::now();
+        let response = scene.ask("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        assert_eq!(status_of(&response), 200, "{response}");
+        // The clock moves in steps.
+        let seconds = started.elapsed().as_secs();
+        assert!((40..45).contains(&seconds), "{seconds}");
     });
 }

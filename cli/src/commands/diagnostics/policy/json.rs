@@ -365,6 +365,13 @@ fn filter(filter: &Filter) -> Value {
             "message": &**message,
             "ratio": format!("{}/{}", ratio.numerator, ratio.denominator),
         } }),
+        Filter::Delay {
+            duration: it,
+            ratio,
+        } => json!({ "delay": {
+            "duration": duration(*it),
+            "ratio": format!("{}/{}", ratio.numerator, ratio.denominator),
+        } }),
         Filter::InternalError(message) => json!({ "failure": { "message": &**message } }),
     }
 }

@@ -197,6 +197,24 @@ fn faults_of_rules_and_backends_abort_requests() {
     assert!(text.contains("fail(429 fault it)"), "{text}");
 }
 
+/// A proxy that does not know the extension forwards requests without the delay.
+#[test]
+fn faults_of_rules_and_backends_delay_requests_by_the_extension() {
+    let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
+    for kind in ["HTTPRoute", "GRPCRoute"] {
+        let rules = format!("[{{filters: [{FAULT}, {headers}]}}]");
+        let expected = format!(
+            "[] request(-a) {TO_WEB}
+             extended 0.0 delay(1.5s 100000/1000000) request"
+        );
+        assert_text(&faulty(kind, "delay=1500ms, percent=10", &rules), &expected);
+        let rules = format!("[{{backendRefs: [{{name: web, port: 80, filters: [{FAULT}]}}]}}]");
+        let text = faulty(kind, "delay=1s", &rules);
+        assert!(!text.contains("fail("), "{text}");
+        assert!(text.ends_with("  extended 0.0.0 delay(1s 1/1)"), "{text}");
+    }
+}
+
 #[test]
 fn unsupported_filter_fails_its_rule_and_no_other() {
     let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";

@@ -294,6 +294,10 @@ fn extended_filter(filter: &Filter) -> String {
                 settings.max_age
             )
         }
+        Filter::Delay { duration, ratio } => {
+            let (numerator, denominator) = (ratio.numerator, ratio.denominator);
+            format!("delay({duration:?} {numerator}/{denominator})")
+        }
         Filter::RequestHeaders(_) => "request".to_owned(),
         Filter::ResponseHeaders(_) => "response".to_owned(),
         other => panic!("{other:?}"),
