@@ -26,7 +26,7 @@ use self::process::{Process, run};
 pub(crate) use self::{
     agent::{Agent, SkippedPorts, Tier},
     cpus::{Cpus, parse_list},
-    programs::{Programs, build_controller},
+    programs::{Programs, build_optimised},
 };
 
 /// The identities of the two proxies.

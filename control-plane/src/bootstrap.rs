@@ -9,12 +9,12 @@
 
 use std::time::SystemTime;
 
+use mesh_cluster::api_server::{self, ConnectError, explain};
 use mesh_core::identity::trust_domain;
 
 use self::certificates::{GenerateError, Lifetimes};
 use self::objects::{Objects, WriteOutcome};
 use self::plan::Step;
-use crate::cluster::{self, ConnectError, explain};
 use crate::config;
 use crate::identity::IssuerNames;
 
@@ -73,9 +73,13 @@ const MAX_STEPS: usize = 20;
 
 /// Creates the certificates unless they exist.
 pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError> {
-    let client = cluster::connect(&config.cluster, "bootstrap", rights().collect())
-        .await
-        .map_err(BootstrapError::Connect)?;
+    let client = api_server::connect(
+        &config.cluster,
+        "mesh-controller bootstrap",
+        rights().collect(),
+    )
+    .await
+    .map_err(BootstrapError::Connect)?;
     let settings = Settings {
         names: IssuerNames::for_scheme(&config.identity_scheme),
         control_namespace: config.controller_namespace,
@@ -126,7 +130,7 @@ pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError>
 /// Reads the existing objects. Retries while the API server is unreachable, because the Job may
 /// start together with the cluster.
 async fn read_state(objects: &Objects) -> Result<plan::ExistingObjects, BootstrapError> {
-    cluster::retry_while_unreachable(async || objects.read().await)
+    api_server::retry_while_unreachable(async || objects.read().await)
         .await
         .map_err(|error| BootstrapError::Read(explain(&error)))
 }

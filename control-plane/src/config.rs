@@ -1,17 +1,16 @@
 //! The command line, with Linkerd's flags where Linkerd has them.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
+use mesh_cluster::flags::{Log, Source, listen_addr};
 use mesh_core::annotation::DEFAULT_OPAQUE_PORTS;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
-use mesh_runtime::log::Format;
 
-use self::values::{flag, listen_addr, write_timeout};
+use self::values::{flag, write_timeout};
 use crate::index::NodeProbeSource;
 
 mod bootstrap;
@@ -19,27 +18,13 @@ mod heartbeat;
 mod http2;
 mod identity;
 mod injector;
-mod metrics_api;
-mod namespace_metadata;
-mod prometheus_flags;
-mod tap;
-mod tap_injector;
 mod validator;
 mod values;
-mod web;
 
 pub use self::{
     bootstrap::Bootstrap, heartbeat::Heartbeat, http2::Http2Flag, identity::Identity,
-    injector::ProxyInjector, metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata,
-    prometheus_flags::Prometheus, tap::Tap, tap_injector::TapInjector, validator::PolicyValidator,
-    validator::SpValidator, web::Web,
+    injector::ProxyInjector, validator::PolicyValidator, validator::SpValidator,
 };
-
-pub use crate::cluster::ClusterFlags as Cluster;
-
-/// A proxy has two streams for each destination and one for each port of its pod, so this suffices
-/// for 1,000 busy pods at each replica of a controller.
-pub const DEFAULT_MAX_STREAMS: usize = 100_000;
 
 /// The controllers of the mesh.
 #[derive(Debug, Parser)]
@@ -61,40 +46,10 @@ pub enum Command {
     ProxyInjector(ProxyInjector),
     /// Validates ServiceProfiles, as an admission webhook
     SpValidator(SpValidator),
-    /// Serves the metrics of workloads to `linkerd viz` and the dashboard
-    MetricsApi(MetricsApi),
-    /// Serves the requests of workloads as they pass, as an extension API server
-    Tap(Tap),
-    /// Lets the tap controller observe the proxies of new pods, as an admission webhook
-    TapInjector(TapInjector),
-    /// Serves the dashboard and its JSON API
-    Web(Web),
     /// Creates the trust anchor and the issuer if they do not exist, and exits
     Bootstrap(Bootstrap),
-    /// Labels the namespace of an extension, and exits
-    NamespaceMetadata(NamespaceMetadata),
     /// Sends a report of the installation to a URL, and exits
     Heartbeat(Heartbeat),
-}
-
-#[derive(Debug, Args)]
-pub struct Log {
-    /// Log level, for example warn,mesh=debug
-    #[arg(long, default_value = "info", env = "MESH_CONTROLLER_LOG")]
-    pub log_level: String,
-    /// Log format: plain or json
-    #[arg(long, default_value = "plain", value_parser = str::parse::<Format>)]
-    pub log_format: Format,
-}
-
-#[derive(Clone, Debug, Args)]
-pub struct Source {
-    /// Directory of Kubernetes manifests that is watched instead of an API server. Can be repeated;
-    /// an object in several directories is read from the last one
-    #[arg(long = "source-dir", value_name = "DIR", conflicts_with = "kubeconfig")]
-    pub dirs: Vec<PathBuf>,
-    #[command(flatten)]
-    pub cluster: Cluster,
 }
 
 #[derive(Debug, Args)]
@@ -239,19 +194,11 @@ impl Command {
             Self::Policy(policy) => &policy.log,
             Self::ProxyInjector(injector) => &injector.log,
             Self::SpValidator(validator) => &validator.log,
-            Self::MetricsApi(metrics_api) => &metrics_api.log,
-            Self::Tap(tap) => &tap.log,
-            Self::TapInjector(tap_injector) => &tap_injector.log,
-            Self::Web(web) => &web.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
-            Self::NamespaceMetadata(metadata) => &metadata.log,
             Self::Heartbeat(heartbeat) => &heartbeat.log,
         }
     }
 }
-
-/// The address of a flag with only a port.
-const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 #[cfg(test)]
 mod tests {
@@ -327,29 +274,6 @@ mod tests {
             identity.identity_issuance_lifetime,
             Duration::from_secs(5400)
         );
-    }
-
-    #[test]
-    fn credentials_for_prometheus_are_two_files() {
-        let parse = |args: &[&str]| {
-            let all = ["mesh-controller", "metrics-api", "--source-dir=/a"];
-            Cli::try_parse_from(all.iter().chain(args))
-        };
-        let Command::MetricsApi(config) = parse(&[
-            "--prometheus-user-file=/u",
-            "--prometheus-password-file=/p",
-            "--ignore-namespaces=kube-system,other",
-        ])
-        .unwrap()
-        .command
-        else {
-            panic!();
-        };
-        assert_eq!(config.ignore_namespaces.len(), 2);
-        assert_eq!(config.addr.port(), 8085);
-        assert!(parse(&["--prometheus-user-file=/u"]).is_err());
-        assert!(parse(&["--scrape-proxies"]).is_ok());
-        assert!(parse(&["--scrape-proxies", "--prometheus-url=http://p:9090"]).is_err());
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! value left out. The URL has no default, and the report has only the parameters that
 //! `mesh_k8s::heartbeat` lists.
 
+use mesh_cluster::api_server::{self, ConnectError};
+use mesh_cluster::prometheus::{PrometheusClient, UrlError};
 use mesh_runtime::metrics::Registry;
 
 use self::send::SendError;
-use crate::cluster::{self, ConnectError};
 use crate::config;
-use crate::metrics_api::{PrometheusClient, UrlError};
 
 mod gather;
 mod send;
@@ -36,9 +36,13 @@ pub enum HeartbeatError {
 /// Gathers the report and sends it once. The CronJob's Job tries again.
 pub(crate) async fn run(config: config::Heartbeat) -> Result<(), HeartbeatError> {
     let prometheus = prometheus(&config.prometheus_url).map_err(HeartbeatError::Prometheus)?;
-    let client = cluster::connect(&config.cluster, "heartbeat", rights().collect())
-        .await
-        .map_err(HeartbeatError::Connect)?;
+    let client = api_server::connect(
+        &config.cluster,
+        "mesh-controller heartbeat",
+        rights().collect(),
+    )
+    .await
+    .map_err(HeartbeatError::Connect)?;
     let report = gather::report(&client, prometheus.as_ref(), &config.controller_namespace).await;
     for parameter in report.parameters() {
         if let Err(absence) = &parameter.value {

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use mesh_api::identity::IssuedCertificate;
+use mesh_cluster::api_server::Rate;
 use mesh_core::identity::service_account;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use self::limits::CallerLimits;
 use self::tokens::UnverifiedToken;
-use crate::cluster::Rate;
 
 mod csr;
 mod event_recorder;
@@ -36,7 +36,7 @@ pub use self::{
     issuer::{IssueError, Issuer, IssuerError, Validity},
     tokens::{
         AccessError, Account, AuthenticatedAccount, KeyError, TokenError, TokenKey, TokenReviewer,
-        TokenVerifier, is_dns_label,
+        TokenVerifier,
     },
 };
 

@@ -8,12 +8,11 @@
 //!
 //! Nothing here is async or does I/O. A test creates an index, applies objects and reads a
 //! receiver. [`DestinationIndex`] serves the destination service, [`PolicyIndex`] the policy
-//! service, [`Inventory`] the metrics API; each process has one of them.
+//! service; each process has one of them.
 
 mod destination;
 mod endpoint_views;
 mod inbound;
-mod inventory;
 mod outbound;
 mod pod_endpoints;
 mod policy;
@@ -28,7 +27,6 @@ mod views;
 
 pub use self::{
     destination::{DestinationIndex, EndpointsError, Subscription},
-    inventory::{Inventory, PodCounts, Selection},
     outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey, ProfileTarget},

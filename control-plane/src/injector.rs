@@ -6,22 +6,22 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use mesh_cluster::api_server::{Events, ObjectEvent, Severity};
+use mesh_cluster::webhook::review::Kind;
+use mesh_cluster::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
 use mesh_k8s::inject::{self, Decision, InjectError, PatchOutcome, SkipReason};
 use mesh_k8s::kinds::{Pod, Service};
 use mesh_k8s::pod::owner::Owner;
 use mesh_runtime::metrics::Registry;
 
 use self::metrics::{InjectionResult, Metrics};
-use crate::cluster::{Events, ObjectEvent, Severity};
-use crate::webhook::review::Kind;
-use crate::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
 
 mod caches;
 mod metrics;
 mod settings;
 
 pub(crate) use self::{
-    caches::{Caches, NamespaceCache, namespace_rights, rights},
+    caches::{Caches, rights},
     settings::{Settings, SettingsError, SettingsFiles},
 };
 

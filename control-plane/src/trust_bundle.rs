@@ -24,7 +24,7 @@ use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::cluster::explain;
+use mesh_cluster::api_server::explain;
 
 /// Publishes the numbered anchors to the streams of proxies.
 pub(crate) struct Publisher {

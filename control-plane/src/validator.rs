@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
+use mesh_cluster::webhook::{AdmissionDecision, AdmissionRequest, ReviewFuture, Reviewer};
 
 /// The verdict about an object.
 pub(crate) type Rules = fn(Submission<'_>) -> Result<(), Denied>;
@@ -135,10 +135,10 @@ fn is_being_deleted(review: &AdmissionRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mesh_cluster::webhook::review;
     use serde_json::json;
 
     use super::*;
-    use crate::webhook::review;
 
     fn validator(failure_policy: FailurePolicy) -> (Validator, Registry) {
         let registry = Registry::new();

@@ -26,6 +26,16 @@ pub enum IdentityError {
     InvalidUri(String),
 }
 
+/// Returns whether a text is a DNS label in lower case, as most names in Kubernetes are (RFC 1123).
+pub fn is_dns_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
 /// Returns the domain of identities: the cluster's domain if none is configured, as in Linkerd.
 pub fn trust_domain<'a>(configured: &'a str, cluster_domain: &'a str) -> &'a str {
     if configured.is_empty() {

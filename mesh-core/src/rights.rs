@@ -5,7 +5,7 @@
 //! a chart grants what the code uses and nothing else.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A verb on a resource.
@@ -90,10 +90,45 @@ pub fn check(
     }
 }
 
+/// Returns the rights of the roles that are bound to each ServiceAccount of a chart, in the format
+/// of a [`Right`]. `built_in` has roles of Kubernetes, and the right that the account uses.
+pub fn granted<'a>(
+    chart: &'a str,
+    built_in: &[(&str, &str)],
+) -> BTreeMap<&'a str, BTreeSet<String>> {
+    let mut granted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for line in chart.lines() {
+        let binding = line.strip_prefix("ServiceAccount ");
+        let Some((account, role)) = binding.and_then(|binding| binding.split_once(": ")) else {
+            continue;
+        };
+        let lines = chart.lines();
+        let mut rights: BTreeSet<String> = lines
+            .filter_map(|line| parse_line(line, role))
+            .flatten()
+            .collect();
+        let built_in = built_in.iter().filter(|(name, _)| *name == role);
+        rights.extend(built_in.map(|(_, right)| (*right).to_owned()));
+        if rights.is_empty() {
+            rights.insert(format!("an unknown role: {role}"));
+        }
+        granted.entry(account).or_default().extend(rights);
+    }
+    granted
+}
+
+/// Returns the rights that the code of each ServiceAccount lists, in the same format.
+pub fn by_account(accounts: BTreeMap<&str, Vec<Right>>) -> BTreeMap<&str, BTreeSet<String>> {
+    let accounts = accounts.into_iter();
+    accounts
+        .map(|(account, rights)| (account, rights.iter().map(Right::to_string).collect()))
+        .collect()
+}
+
 /// Parses lines such as `ClusterRole web: deployments.apps: get list only a b`, the format of the
 /// charts' rights, and returns them in the format of a [`Right`], one for each verb and name.
 /// `None` for another role.
-pub fn parse_line(line: &str, role: &str) -> Option<BTreeSet<String>> {
+fn parse_line(line: &str, role: &str) -> Option<BTreeSet<String>> {
     let (resource, verbs) = line
         .strip_prefix(role)?
         .strip_prefix(": ")?

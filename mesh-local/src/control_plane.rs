@@ -143,7 +143,12 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
         "identity",
         // The proxy of this pod gets its certificate from the container that starts after it.
         "config.linkerd.io/proxy-await: disabled",
-        &container("identity", &identity, &[("grpc", 8080), ("admin", 9990)]),
+        &container(
+            CONTROLLER,
+            "identity",
+            &identity,
+            &[("grpc", 8080), ("admin", 9990)],
+        ),
         &[
             ("issuer", pki::issuer_dir(&pki), format!("{trust}/issuer")),
             (
@@ -156,11 +161,13 @@ fn manifest(paths: &NodePaths, settings: &Settings, values: &Values) -> String {
     );
     let containers = [
         container(
+            CONTROLLER,
             "destination",
             &destination,
             &[("grpc", 8086), ("admin", 9996)],
         ),
         container(
+            CONTROLLER,
             "policy",
             &policy,
             &[("policy-grpc", 8090), ("policy-admin", 9990)],
@@ -265,7 +272,7 @@ impl Component<'_> {
     }
 }
 
-fn container(name: &str, args: &[String], ports: &[(&str, u16)]) -> String {
+fn container(image: &str, name: &str, args: &[String], ports: &[(&str, u16)]) -> String {
     let args: String = args
         .iter()
         .map(|arg| format!("        - {arg:?}\n"))
@@ -280,7 +287,7 @@ fn container(name: &str, args: &[String], ports: &[(&str, u16)]) -> String {
         "admin"
     };
     format!(
-        "      - name: {name}\n        image: {CONTROLLER}:{version}\n        args:\n{args}        ports:\n{ports}\
+        "      - name: {name}\n        image: {image}:{version}\n        args:\n{args}        ports:\n{ports}\
          \x20       securityContext: {{runAsUser: {CONTROLLER_UID}, allowPrivilegeEscalation: false}}\n\
          \x20       readinessProbe: {{httpGet: {{path: /ready, port: {admin}}}, periodSeconds: 1}}\n        volumeMounts:\n",
         version = env!("CARGO_PKG_VERSION"),
@@ -307,6 +314,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Container;
 
     use super::*;
+    use crate::image::{PROXY, VIZ};
     use crate::{
         service,
         workload::{self, NodeCapabilities},
@@ -336,8 +344,11 @@ mod tests {
         assert_eq!(manifests.problems, []);
         assert_eq!(manifests.services.len(), 6);
         // The directories of a node that is not up do not exist. There must be no other problems.
-        let has_image =
-            |image: &str| image.starts_with(CONTROLLER) || image.starts_with("mesh/proxy");
+        let has_image = |image: &str| {
+            [CONTROLLER, VIZ, PROXY]
+                .iter()
+                .any(|own| image.starts_with(own))
+        };
         let workloads = workload::compute(
             &manifests,
             Some(&values),

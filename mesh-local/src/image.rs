@@ -10,6 +10,8 @@ use crate::settings::{Program, Settings};
 pub const PROXY: &str = "mesh/proxy";
 /// The name of the controller image.
 pub const CONTROLLER: &str = "mesh/controller";
+/// The name of the viz extension's image.
+pub const VIZ: &str = "mesh/viz";
 
 /// An image: a program that is mounted into the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,7 @@ pub fn find(settings: &Settings, image: &str) -> Option<Image> {
     let program = match name_of(image) {
         PROXY => Program::Proxy,
         CONTROLLER => Program::Controller,
+        VIZ => Program::Viz,
         _ => return None,
     };
     Some(Image {

@@ -15,7 +15,7 @@ use crate::node_paths::NodePaths;
 pub struct Settings {
     /// The directory of manifests.
     pub manifests: PathBuf,
-    /// The directory of mesh-agent, mesh-cni, mesh-proxy and mesh-controller.
+    /// The directory of mesh-agent, mesh-cni, mesh-proxy, mesh-controller and mesh-viz.
     pub bin_dir: PathBuf,
     /// The directories of the CNI plugins.
     pub cni_path: Vec<PathBuf>,
@@ -57,10 +57,17 @@ pub enum Program {
     Cni,
     Proxy,
     Controller,
+    Viz,
 }
 
 impl Program {
-    pub const ALL: [Self; 4] = [Self::Agent, Self::Cni, Self::Proxy, Self::Controller];
+    pub const ALL: [Self; 5] = [
+        Self::Agent,
+        Self::Cni,
+        Self::Proxy,
+        Self::Controller,
+        Self::Viz,
+    ];
 
     pub const fn file_name(self) -> &'static str {
         match self {
@@ -68,6 +75,7 @@ impl Program {
             Self::Cni => "mesh-cni",
             Self::Proxy => "mesh-proxy",
             Self::Controller => "mesh-controller",
+            Self::Viz => "mesh-viz",
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Code that the tests and benchmarks of several packages share.
 //!
 //! `control_plane` serves Linkerd's proxy API from a script, `certificates` issues them, and `tls`
-//! contains peers. `machine` and `network` create and remove a test's resources on the machine.
+//! contains peers. `controller` starts a real
+//! one. `machine` and `network` create and remove a test's resources on the machine.
 //! `command` and `program` run programs, `cni` runs plugins, and `http` asks servers. `cluster`
 //! installs a mesh into a real cluster. `kube_api` plays API servers, and `installation` has the
 //! objects of a mesh for one. `eventually` waits for a state that another process or task brings
@@ -20,6 +21,7 @@ pub mod cluster;
 pub mod cni;
 pub mod command;
 pub mod control_plane;
+pub mod controller;
 pub mod eventually;
 pub mod http;
 pub mod installation;

@@ -35,8 +35,9 @@ pub(crate) enum Scope {
 }
 
 /// The directories of such packages.
-const SELF_CONTAINED: [&str; 6] = [
+const SELF_CONTAINED: [&str; 7] = [
     "control-plane",
+    "mesh-cluster",
     "mesh-core",
     "mesh-http2",
     "mesh-k8s",

@@ -87,7 +87,7 @@ fn start_metrics_api(directory: &std::path::Path, prometheus: SocketAddr) -> (Pr
     std::fs::write(manifests.join("shop.yaml"), OBJECTS).expect("write the manifests");
     let (addr, admin) = (free_address(), free_address());
     let controller = Program::start(
-        Command::new(built("mesh-controller"))
+        Command::new(built("mesh-viz"))
             .arg("metrics-api")
             .arg("--source-dir")
             .arg(manifests)

@@ -6,11 +6,13 @@ use std::collections::HashSet;
 use super::tree::Tree;
 
 /// Where metrics are registered.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 6] = [
     "control-plane/src/",
     "mesh-agent/src/",
+    "mesh-cluster/src/",
     "mesh-proxy/src/",
     "mesh-runtime/src/",
+    "viz/src/",
 ];
 
 const RECORDING_RULES: &str = "helm/linkerd-viz/rules/recording.yaml";

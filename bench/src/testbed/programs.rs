@@ -13,8 +13,10 @@ pub(crate) struct Programs {
     /// This program, which also implements the control plane, the applications and the load.
     pub(crate) bench: PathBuf,
     pub(crate) agent: PathBuf,
-    /// Only the workload of the metrics API needs it, so that it may not exist.
+    /// Only measurements of the control plane need it, so that it may not exist.
     pub(crate) controller: PathBuf,
+    /// Only the workload of the metrics API needs it, so that it may not exist.
+    pub(crate) viz: PathBuf,
 }
 
 impl Programs {
@@ -56,7 +58,7 @@ impl Programs {
     /// `build` is set.
     pub(crate) fn controller(root: &Path, build: bool) -> anyhow::Result<Self> {
         if build {
-            build_controller(root)?;
+            build_optimised(root, "mesh-control-plane")?;
         }
         let release = binaries::directory(root, false);
         let programs = Self::unchecked(&release, &release)?;
@@ -85,6 +87,7 @@ impl Programs {
     fn unchecked(proxy: &Path, agent: &Path) -> anyhow::Result<Self> {
         Ok(Self {
             controller: proxy.join("mesh-controller"),
+            viz: proxy.join("mesh-viz"),
             proxy: proxy.join("mesh-proxy"),
             bench: env::current_exe().context("find this program")?,
             agent: agent.join("mesh-agent"),
@@ -92,11 +95,11 @@ impl Programs {
     }
 }
 
-/// Builds the optimised controller.
-pub(crate) fn build_controller(root: &Path) -> anyhow::Result<()> {
-    stage::run("build", "the controller, optimised", || {
+/// Builds the optimised programs of a package.
+pub(crate) fn build_optimised(root: &Path, package: &str) -> anyhow::Result<()> {
+    stage::run("build", &format!("{package}, optimised"), || {
         let mut cargo = workspace::cargo(root);
-        cargo.args(["build", "--release", "--package", "mesh-control-plane"]);
+        cargo.args(["build", "--release", "--package", package]);
         command::run("cargo build", &mut cargo)
     })
 }

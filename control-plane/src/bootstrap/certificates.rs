@@ -3,6 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use mesh_cluster::certificate::{read_key, system_time};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -10,7 +11,6 @@ use rcgen::{
 use x509_parser::pem::Pem;
 
 use super::Settings;
-use crate::certificate::{read_key, system_time};
 
 /// The lifetimes of generated certificates.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,13 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+use mesh_cluster::api_server::explain;
 use mesh_core::rights::{self, Right};
 use mesh_k8s::pod::meta_annotation;
 
 use super::certificates::CertificateAndKey;
 use super::plan::{ExistingIssuer, ExistingObjects};
 use super::{BootstrapError, Settings};
-use crate::cluster::explain;
 
 /// Reads and writes the objects.
 pub(super) struct Objects {

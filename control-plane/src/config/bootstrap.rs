@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use mesh_cluster::flags::{Cluster, Log};
 
 use super::values::go_duration;
-use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct Bootstrap {

@@ -1,9 +1,8 @@
 //! The flags of `mesh-controller heartbeat`.
 
 use clap::Args;
+use mesh_cluster::flags::{Cluster, Log};
 use mesh_k8s::heartbeat::Receiver;
-
-use super::{Cluster, Log};
 
 #[derive(Debug, Args)]
 pub struct Heartbeat {

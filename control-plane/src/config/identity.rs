@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use mesh_cluster::flags::{Cluster, Log, listen_addr};
 
-use super::values::{flag, go_duration, listen_addr, positive};
-use super::{Cluster, Log};
+use super::values::{flag, go_duration, positive};
 
 #[derive(Debug, Args)]
 pub struct Identity {

@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-
-use super::values::listen_addr;
-use super::{Cluster, Log};
+use mesh_cluster::flags::{Cluster, Log, listen_addr};
 
 #[derive(Debug, Args)]
 pub struct ProxyInjector {

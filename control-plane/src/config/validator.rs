@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use mesh_cluster::flags::{Cluster, Log, listen_addr};
 
-use super::values::{flag, listen_addr};
-use super::{Cluster, Log};
+use super::values::flag;
 use crate::validator::FailurePolicy;
 
 /// The webhook of the policy controller.

@@ -1,24 +1,9 @@
 //! Values of flags in the notation of Go, so that Linkerd's manifests work unchanged.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use mesh_cluster::api_server::MAX_WRITE_DURATION;
 use mesh_core::units::{parse_bool, parse_duration};
-
-use super::ANY;
-use crate::cluster::MAX_WRITE_DURATION;
-
-/// Parses `host:port`, or `:port` for all addresses of the host.
-pub(super) fn listen_addr(text: &str) -> Result<SocketAddr, String> {
-    let parsed = match text.strip_prefix(':') {
-        Some(port) => port
-            .parse()
-            .ok()
-            .map(|port: u16| SocketAddr::from((ANY, port))),
-        None => text.parse().ok(),
-    };
-    parsed.ok_or_else(|| "expected an address and port such as 0.0.0.0:8086 or :8086".to_owned())
-}
 
 /// Parses a duration such as `24h0m0s`, `1h30m` or `500ms`.
 pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
@@ -91,15 +76,6 @@ mod tests {
         assert_eq!(positive("0.5"), Ok(0.5));
         for bad in ["0", "-1", "inf", "NaN", "many"] {
             assert!(positive(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn listen_addresses_may_omit_host() {
-        assert_eq!(listen_addr(":80"), Ok("0.0.0.0:80".parse().unwrap()));
-        assert_eq!(listen_addr("[::]:80"), Ok("[::]:80".parse().unwrap()));
-        for bad in ["", ":", "80", ":65536", "localhost:80"] {
-            assert!(listen_addr(bad).is_err(), "{bad}");
         }
     }
 }

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_cluster::source::kube::kinds;
 use mesh_core::endpoint::Http2Params;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tonic::service::Routes;
 
-use super::{Daemon, DaemonError, export_watched, listen, rights};
+use super::{export_watched, rights};
 use crate::config::{Destination, TransportMode};
 use crate::index::{DestinationIndex, DestinationSettings};
 use crate::serve::{DestinationService, GrpcServer};
-use crate::source::kube::kinds;
 
 pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
@@ -33,7 +34,7 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply_received);
     let read = daemon.read_source(
         config.source,
-        ("destination", rights::destination()),
+        ("mesh-controller destination", rights::destination()),
         kinds,
         &index,
         apply,

@@ -8,17 +8,18 @@ use kube::Client;
 use mesh_api::identity::TrustBundle;
 use mesh_api::mesh::identity::trust_anchors_server::TrustAnchorsServer;
 use mesh_api::proto::identity::identity_server::IdentityServer;
-use mesh_core::identity::trust_domain;
+use mesh_cluster::api_server::{self, Events, Rate, RateLimiter};
+use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_core::identity::{is_dns_label, trust_domain};
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::sync::watch;
 use tonic::service::Routes;
 
-use super::{Daemon, DaemonError, listen, rights};
-use crate::cluster::{self, Events, Rate, RateLimiter};
+use super::{ControllerError, rights};
 use crate::config::Identity;
 use crate::identity::{
     CertificateAuthority, EventRecorder, Files, IdentitySuffix, IssuerNames, LoadError,
-    LoadedIssuer, TokenReviewer, TokenVerifier, Validity, is_dns_label,
+    LoadedIssuer, TokenReviewer, TokenVerifier, Validity,
 };
 use crate::serve::{IdentityService, TrustAnchorsService};
 use crate::trust_bundle::{Publisher, Record};
@@ -31,7 +32,7 @@ const MAX_REQUEST: usize = 64 * 1024;
 /// certificates within half a minute; rejected proxies retry.
 const CALLER_SHARE: u32 = 2;
 
-pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
+pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     let mut daemon = Daemon::new()?;
     let identity_suffix = identity_suffix(&config)?;
     let files = files(&config);
@@ -39,7 +40,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
         issuer,
         token_key,
         contents,
-    } = files.load().map_err(DaemonError::Identity)?;
+    } = files.load().map_err(ControllerError::Identity)?;
     let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.admin_addr).await?;
     let ready = daemon.readiness.condition("access to the API server");
@@ -53,14 +54,18 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
     let (tokens, event_recorder) = match token_key {
         Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
         None => {
-            let client = cluster::connect(&config.cluster, "identity", rights::identity())
-                .await
-                .map_err(DaemonError::Connect)?;
+            let client = api_server::connect(
+                &config.cluster,
+                "mesh-controller identity",
+                rights::identity(),
+            )
+            .await
+            .map_err(DaemonError::Connect)?;
             let reviews = TokenReviewer::new(&client, RateLimiter::new(rate));
             let Some(access) = daemon.wait_or_stop(reviews.check_access()).await? else {
                 return Ok(());
             };
-            access.map_err(DaemonError::Access)?;
+            access.map_err(ControllerError::Access)?;
             record = Some(Record::new(client.clone(), &config.controller_namespace));
             let event_recorder = event_recorder(&daemon, &config, client).await;
             (TokenVerifier::Reviewed(Box::new(reviews)), event_recorder)
@@ -99,7 +104,7 @@ pub(super) async fn run(config: Identity) -> Result<(), DaemonError> {
     daemon.serve_grpc(listener, services);
     ready.set(true);
     tracing::info!(addr = %config.addr, trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain), "Serving identities");
-    daemon.run_until_stopped().await
+    Ok(daemon.run_until_stopped().await?)
 }
 
 /// Returns the recorder of events and spawns their writer.
@@ -155,14 +160,14 @@ fn reload(
     }
 }
 
-fn identity_suffix(config: &Identity) -> Result<IdentitySuffix, DaemonError> {
+fn identity_suffix(config: &Identity) -> Result<IdentitySuffix, ControllerError> {
     let namespace = &config.controller_namespace;
     if !is_dns_label(namespace) {
-        return Err(DaemonError::Name(namespace.clone(), "namespace"));
+        return Err(ControllerError::Name(namespace.clone(), "namespace"));
     }
     let domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain);
     if !domain.split('.').all(is_dns_label) {
-        return Err(DaemonError::Name(domain.to_owned(), "trust domain"));
+        return Err(ControllerError::Name(domain.to_owned(), "trust domain"));
     }
     Ok(IdentitySuffix {
         control_namespace: namespace.clone(),

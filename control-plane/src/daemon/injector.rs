@@ -2,27 +2,31 @@
 
 use std::sync::Arc;
 
+use mesh_cluster::api_server::{self, Events};
+use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, listen};
+use mesh_cluster::webhook::managed::{Registration, RegistrationKind};
+use mesh_cluster::webhook::{self, ServingCertificate};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
-use super::certificate_source::{CertificateSource, MountedFiles};
-use super::{Daemon, DaemonError, listen, rights};
-use crate::cluster::{self, Events};
+use super::{ControllerError, rights};
 use crate::config::ProxyInjector;
 use crate::injector::{CONTROLLER, Caches, Injector, SettingsFiles};
-use crate::webhook::managed::{Registration, RegistrationKind};
-use crate::webhook::{self, ServingCertificate};
 
-pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
+pub(super) async fn run(config: ProxyInjector) -> Result<(), ControllerError> {
     let daemon = Daemon::new()?;
     let files = SettingsFiles {
         values: config.values_file.clone(),
         trust_anchors: config.trust_anchors.clone(),
         namespace: config.controller_namespace.clone(),
     };
-    let (settings, contents) = files.load().map_err(DaemonError::Settings)?;
-    let client = cluster::connect(&config.cluster, "proxy-injector", rights::proxy_injector())
-        .await
-        .map_err(DaemonError::Connect)?;
+    let (settings, contents) = files.load().map_err(ControllerError::Settings)?;
+    let client = api_server::connect(
+        &config.cluster,
+        "mesh-controller proxy-injector",
+        rights::proxy_injector(),
+    )
+    .await
+    .map_err(DaemonError::Connect)?;
     let listener = listen(config.addr, "the webhook").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     daemon.supervisor.spawn(
@@ -51,5 +55,5 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), DaemonError> {
     let result = webhook::serve(listener, serving, injector, daemon.watch.clone());
     daemon.supervisor.spawn("webhook server", result);
     tracing::info!(addr = %config.addr, "Serving the injector's webhook");
-    daemon.run_until_stopped().await
+    Ok(daemon.run_until_stopped().await?)
 }

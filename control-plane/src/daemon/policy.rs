@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
+use mesh_cluster::api_server::{self, LeaseSettings, LeaseTask};
+use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_cluster::source::Received;
+use mesh_cluster::source::kube::kinds::{self, WatchedKind};
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::service::Routes;
 
-use super::{Daemon, DaemonError, export_watched, listen, rights, validator};
-use crate::cluster::{self, LeaseSettings, LeaseTask};
+use super::{export_watched, rights, validator};
 use crate::config::Policy;
 use crate::index::{NodeProbeSource, PolicyIndex, PolicySettings};
 use crate::serve::{GrpcServer, InboundService, OutboundService};
-use crate::source::Received;
-use crate::source::kube::kinds::{self, WatchedKind};
 use crate::status::{StatusObjects, StatusWriter};
 
 /// The Lease of the replica that writes statuses, as in Linkerd.
@@ -56,7 +57,7 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let source = config.source.clone();
     let read = daemon.read_source(
         source,
-        ("policy", rights::policy()),
+        ("mesh-controller policy", rights::policy()),
         watched(&config),
         &index,
         apply,
@@ -85,9 +86,13 @@ async fn write_statuses(
     config: &Policy,
     objects: watch::Receiver<Arc<StatusObjects>>,
 ) -> Result<(), DaemonError> {
-    let client = cluster::connect(&config.source.cluster, "policy-status", rights::policy())
-        .await
-        .map_err(DaemonError::Connect)?;
+    let client = api_server::connect(
+        &config.source.cluster,
+        "mesh-controller policy-status",
+        rights::policy(),
+    )
+    .await
+    .map_err(DaemonError::Connect)?;
     let settings = LeaseSettings {
         namespace: config.control_plane_namespace.clone(),
         name: LEASE,

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
+use mesh_cluster::api_server::{self, Events};
+use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, listen};
+use mesh_cluster::webhook::managed::{Registration, RegistrationKind};
+use mesh_cluster::webhook::{self, ServingCertificate};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use tokio::net::TcpListener;
 
-use super::certificate_source::{CertificateSource, MountedFiles};
-use super::{Daemon, DaemonError, listen, rights};
-use crate::cluster::{self, Events};
+use super::rights;
 use crate::config::{Policy, SpValidator};
 use crate::validator::{FailurePolicy, Rules, Validator};
-use crate::webhook::managed::{Registration, RegistrationKind};
-use crate::webhook::{self, ServingCertificate};
 
 /// A webhook and its objects, whose names are Linkerd's.
 struct Webhook {
@@ -33,9 +33,13 @@ pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(
     if flags.admission_controller_disabled || !config.source.dirs.is_empty() {
         return Ok(());
     }
-    let client = cluster::connect(&config.source.cluster, "policy", rights::policy())
-        .await
-        .map_err(DaemonError::Connect)?;
+    let client = api_server::connect(
+        &config.source.cluster,
+        "mesh-controller policy",
+        rights::policy(),
+    )
+    .await
+    .map_err(DaemonError::Connect)?;
     let files = flags
         .server_tls_certs
         .clone()
@@ -57,9 +61,13 @@ pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(
 /// Runs the ServiceProfile validator.
 pub(super) async fn run(config: SpValidator) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
-    let client = cluster::connect(&config.cluster, "sp-validator", rights::sp_validator())
-        .await
-        .map_err(DaemonError::Connect)?;
+    let client = api_server::connect(
+        &config.cluster,
+        "mesh-controller sp-validator",
+        rights::sp_validator(),
+    )
+    .await
+    .map_err(DaemonError::Connect)?;
     let webhook = Webhook {
         name: "linkerd-sp-validator",
         rules: mesh_k8s::validate::profile,

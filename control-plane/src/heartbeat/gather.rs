@@ -9,8 +9,8 @@ use mesh_core::rights::{self, Right};
 use mesh_k8s::crd::ServiceProfile;
 use mesh_k8s::heartbeat::{self, Absence, Figure, Observations, Parameter, Report};
 
-use crate::cluster::explain;
-use crate::metrics_api::PrometheusClient;
+use mesh_cluster::api_server::explain;
+use mesh_cluster::prometheus::PrometheusClient;
 
 /// The deadline of a request to the API server. They are sent at the same time.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Client};
+use mesh_cluster::api_server::{Events, ObjectEvent, Severity, explain};
 use sha2::{Digest as _, Sha256};
 
 use super::GrantedCertificate;
-use crate::cluster::{Events, ObjectEvent, Severity, explain};
 
 /// Records events, if there is an API server.
 #[derive(Clone, Debug, Default)]

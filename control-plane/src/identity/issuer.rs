@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::certificate::{random_serial, read_key, system_time};
+use mesh_cluster::certificate::{random_serial, read_key, system_time};
 
 /// Signs certificates of workloads.
 pub struct Issuer {

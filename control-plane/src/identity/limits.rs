@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use mesh_cluster::api_server::{Rate, TokenBucket};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::tokens::Account;
-use crate::cluster::{Rate, TokenBucket};
 
 /// A token bucket for each account.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use mesh_core::identity::is_dns_label;
 use parking_lot::RwLock;
 use serde::Deserialize;
 
@@ -190,13 +191,4 @@ fn account(subject: &str) -> Option<Account> {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     })
-}
-
-pub fn is_dns_label(text: &str) -> bool {
-    (1..=63).contains(&text.len())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }

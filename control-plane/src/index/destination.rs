@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mesh_cluster::source::{Batch, Received};
 use mesh_core::profile::Profile;
 use mesh_objects::model::Name;
 use tokio::sync::watch;
@@ -13,7 +14,6 @@ use super::settings::DestinationSettings;
 use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
-use crate::source::{Batch, Received};
 
 /// The endpoints and profiles that proxies watch.
 #[derive(Debug)]

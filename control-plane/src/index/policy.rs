@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use mesh_cluster::source::{Batch, Received};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_objects::model::{Name, WorkloadRef};
@@ -14,7 +15,6 @@ use super::settings::PolicySettings;
 use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
-use crate::source::{Batch, Received};
 
 /// The inbound and outbound policies that proxies watch.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use mesh_objects::model::{
     ServiceProfile, Slice, SliceTarget,
 };
 
-use crate::source::Change;
+use mesh_cluster::source::Change;
 
 /// Objects sorted by namespace and name, so that a namespace's objects are adjacent.
 type Table<T> = BTreeMap<Name, Arc<T>>;

@@ -6,21 +6,17 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use kube::core::{NamespaceResourceScope, PartialObjectMeta};
-use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::watcher::{Config, Event};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource};
+use mesh_cluster::metadata::{NamespaceCache, get_metadata, namespace_rights, start_cache};
 use mesh_core::annotation;
 use mesh_core::rights::{self, Right};
-use mesh_k8s::kinds::{Job, Namespace, ObjectMeta, ReplicaSet};
-use mesh_runtime::admin::{Condition, Readiness};
+use mesh_k8s::kinds::{Job, ObjectMeta, ReplicaSet};
+use mesh_runtime::admin::Readiness;
 use mesh_runtime::task::Supervisor;
 use serde::de::DeserializeOwned;
-
-use crate::cluster::{Backoff, explain, watch_objects};
 
 pub(crate) struct Caches {
     client: Client,
@@ -28,19 +24,6 @@ pub(crate) struct Caches {
     replica_sets: Store<PartialObjectMeta<ReplicaSet>>,
     jobs: Store<PartialObjectMeta<Job>>,
 }
-
-/// The metadata of all namespaces.
-pub(crate) struct NamespaceCache {
-    client: Client,
-    store: Store<PartialObjectMeta<Namespace>>,
-}
-
-/// Returns whether an annotation is cached.
-type IsUsed = fn(&str) -> bool;
-
-/// Timeout of requesting an object. The deadline of a review is 8 s, and it requests two objects at
-/// most.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Caches {
     /// Starts the watches. The process is not ready until each has listed its objects.
@@ -115,100 +98,12 @@ impl Caches {
     }
 }
 
-impl NamespaceCache {
-    /// Starts the watch. The process is not ready until it has listed the namespaces. Annotations
-    /// that are not used are not cached.
-    pub(crate) fn start(
-        client: &Client,
-        supervisor: &Supervisor,
-        readiness: &Readiness,
-        is_used: IsUsed,
-    ) -> Self {
-        let listed = readiness.condition("namespaces to be listed");
-        Self {
-            store: start_cache(client, supervisor, listed, "namespaces", is_used),
-            client: client.clone(),
-        }
-    }
-
-    /// Returns a namespace's metadata; `None` if it does not exist.
-    pub(crate) async fn get(&self, name: &str) -> Result<Option<ObjectMeta>, String> {
-        if let Some(known) = self.store.get(&ObjectRef::new(name)) {
-            return Ok(Some(known.metadata.clone()));
-        }
-        let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = get_metadata(&api, name).await;
-        found.map_err(|error| format!("cannot look up the namespace {name:?}: {error}"))
-    }
-}
-
-/// Returns the rights of the caches of namespaces' metadata.
-pub(crate) fn namespace_rights() -> impl Iterator<Item = Right> {
-    rights::all("", "namespaces", &["get", "list", "watch"])
-}
-
 /// Returns the rights of all caches.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     let read = &["get", "list", "watch"];
     namespace_rights()
         .chain(rights::all("apps", "replicasets", read))
         .chain(rights::all("batch", "jobs", read))
-}
-
-/// Requests the metadata of an object from the API server.
-async fn get_metadata<K>(api: &Api<K>, name: &str) -> Result<Option<ObjectMeta>, String>
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    match tokio::time::timeout(LOOKUP_TIMEOUT, api.get_metadata_opt(name)).await {
-        Ok(Ok(found)) => Ok(found.map(|object| object.metadata)),
-        Ok(Err(error)) => Err(explain(&error)),
-        Err(_elapsed) => Err(format!(
-            "no response from the API server within {} s",
-            LOOKUP_TIMEOUT.as_secs()
-        )),
-    }
-}
-
-/// Caches the used metadata of all objects of a kind.
-fn start_cache<K>(
-    client: &Client,
-    supervisor: &Supervisor,
-    listed: Condition,
-    what: &'static str,
-    is_used: IsUsed,
-) -> Store<PartialObjectMeta<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    let (store, mut writer) = reflector::store();
-    let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    let events = watch_objects(api, Config::default(), what, Backoff::for_api_server());
-    supervisor.spawn(what, async move {
-        let mut events = std::pin::pin!(events);
-        while let Some(mut event) = events.next().await {
-            if let Event::Apply(object) | Event::InitApply(object) = &mut event {
-                remove_unused(object, is_used);
-            }
-            let complete = matches!(event, Event::InitDone);
-            writer.apply_watcher_event(&event);
-            if complete {
-                listed.set(true);
-            }
-        }
-    });
-    store
-}
-
-/// Removes unused metadata. A cluster may have tens of thousands of ReplicaSets, whose metadata
-/// mostly consists of managed fields.
-fn remove_unused<K>(object: &mut PartialObjectMeta<K>, is_used: IsUsed) {
-    let meta = &mut object.metadata;
-    meta.managed_fields = None;
-    meta.labels = None;
-    if let Some(annotations) = &mut meta.annotations {
-        annotations.retain(|key, _| is_used(key));
-    }
 }
 
 /// Returns whether the injector reads this annotation of namespaces.
@@ -221,6 +116,9 @@ fn is_injector_annotation(key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mesh_cluster::metadata::remove_unused;
+    use mesh_k8s::kinds::Namespace;
+
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use mesh_api::destination::{ExtendedRequest, extended_profile_to_proto, requested_family};
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_server::SERVICE_NAME;
+use mesh_cluster::calls::{Calls, Method, OpenStream};
 use mesh_core::profile::Profile;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
@@ -14,7 +15,6 @@ use tonic::body::Body;
 use tonic::{Request, Status};
 
 use super::authority::{Authority, AuthorityError};
-use super::calls::{Calls, Method, OpenStream};
 use super::grpc::{Methods, encode, respond_with_stream, unknown_method, whole};
 use super::updates::{Dated, Step, Updates, updates};
 use super::workload::ClientContext;

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use mesh_api::identity::to_proto;
 use mesh_api::proto::identity::identity_server::Identity;
 use mesh_api::proto::identity::{CertifyRequest, CertifyResponse};
+use mesh_cluster::calls::{Calls, Method};
 use tonic::{Code, Request, Response, Status, async_trait};
 
-use super::calls::{Calls, Method};
 use crate::identity::{
     self, CertificateAuthority, CertifyError, EventRecorder, IssueError, TokenError,
 };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use mesh_api::inbound::to_proto;
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPolicies;
 use mesh_api::proto::inbound::{PortSpec, Server};
+use mesh_cluster::calls::{Calls, Method};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::calls::{Calls, Method};
 use super::updates::{Step, Updates, updates};
 use super::workload;
 use crate::index::{InboundKey, PolicyIndex, Version};

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use mesh_api::mesh::service::outbound_policies_server::SERVICE_NAME;
 use mesh_api::outbound::{ExtendedPolicy, extended_to_proto, target};
 use mesh_api::proto::outbound::TrafficSpec;
+use mesh_cluster::calls::{Calls, Method};
 use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
@@ -13,7 +14,6 @@ use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::{Request, Status};
 
-use super::calls::{Calls, Method};
 use super::grpc::{Methods, respond, respond_with_stream, unknown_method, whole};
 use super::updates::{Step, Updates, updates};
 use super::workload;

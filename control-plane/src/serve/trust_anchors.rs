@@ -11,7 +11,7 @@ use mesh_runtime::drain;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::calls::{Calls, Method, OpenStream};
+use mesh_cluster::calls::{Calls, Method, OpenStream};
 
 #[derive(Debug)]
 pub struct TrustAnchorsService {

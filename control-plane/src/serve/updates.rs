@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, stream};
+use mesh_cluster::calls::OpenStream;
 use mesh_runtime::drain;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::calls::OpenStream;
 use crate::index::Version;
 
 /// The messages of a streaming call.

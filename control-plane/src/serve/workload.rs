@@ -3,7 +3,7 @@
 use mesh_objects::model::{Name, WorkloadRef};
 use serde::Deserialize;
 
-use crate::identity::is_dns_label;
+use mesh_core::identity::is_dns_label;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a workload: expected {{\"ns\":\"…\",\"pod\":\"…\"}} or namespace:pod")]

@@ -10,7 +10,7 @@ use mesh_objects::model::{
 };
 use mesh_objects::policy::attachment::{Claim, RouteParents, conflict, grpc_route_of_server};
 
-use crate::source::Change;
+use mesh_cluster::source::Change;
 
 /// The objects that decide about statuses.
 #[derive(Clone, Debug, Default)]

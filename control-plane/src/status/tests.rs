@@ -2,8 +2,8 @@
 
 use mesh_objects::model::{Kind, Object, ReportedKind, ReportedObject};
 
-use crate::source::Change;
-use crate::source::manifest::{self, Document};
+use mesh_cluster::source::Change;
+use mesh_cluster::source::manifest::{self, Document};
 
 use super::*;
 

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::core::{GroupVersionKind, TypeMeta};
+use mesh_cluster::api_server::{Backoff, Leadership, explain};
 use mesh_runtime::drain;
 use mesh_runtime::metrics::Registry;
 use serde_json::Value;
@@ -28,7 +29,6 @@ use self::queue::Queue;
 use super::objects::{ReportedKey, StatusObjects};
 use super::patch::CONTROLLER_NAME;
 use super::{desired, patch};
-use crate::cluster::{Backoff, Leadership, explain};
 
 mod metrics;
 mod queue;

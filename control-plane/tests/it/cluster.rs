@@ -13,11 +13,11 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config, ResourceExt};
 use mesh_api::proto::destination::Update;
 use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_test_support::controller::Controller;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Streaming;
 
-use crate::controller::Controller;
 use crate::destination::request;
 use crate::manifests::service;
 

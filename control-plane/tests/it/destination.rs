@@ -5,10 +5,10 @@ use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
 use mesh_core::endpoint::EndpointUpdate;
 use mesh_core::profile::Profile;
+use mesh_test_support::controller::{Controller, ManifestDir, next, next_where};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
-use crate::controller::{Controller, ManifestDir, next, next_where};
 use crate::manifests::service;
 
 const WEB: &str = "web.shop.svc.cluster.local:80";

@@ -17,7 +17,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::controller::{Controller, eventually};
+use mesh_test_support::controller::Controller;
+use mesh_test_support::eventually::eventually_async as eventually;
 
 const IDENTITY: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
 

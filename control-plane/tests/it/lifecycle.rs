@@ -2,8 +2,8 @@
 
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_client::DestinationClient;
+use mesh_test_support::controller::{Controller, ManifestDir, next};
 
-use crate::controller::{Controller, ManifestDir, next};
 use crate::manifests::service;
 
 #[tokio::test]

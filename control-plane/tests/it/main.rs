@@ -8,12 +8,9 @@
 )]
 
 mod cluster;
-mod controller;
 mod destination;
 mod heartbeat;
 mod identity;
 mod lifecycle;
 mod manifests;
-mod metrics_api;
 mod policy;
-mod web;

@@ -7,9 +7,9 @@ use mesh_api::proto::inbound::PortSpec;
 use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
 use mesh_api::proto::outbound::TrafficSpec;
 use mesh_core::policy::outbound::{OutboundProtocol, Target};
+use mesh_test_support::controller::{Controller, ManifestDir, next};
 use tonic::Code;
 
-use crate::controller::{Controller, ManifestDir, next};
 use crate::manifests::{ALLOW, SERVER, service};
 
 const CLIENT: &str = "{\"ns\":\"shop\",\"pod\":\"client\"}\n";

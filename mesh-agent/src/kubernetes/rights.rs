@@ -20,7 +20,7 @@ pub(super) fn of_agent() -> Vec<Right> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     use super::*;
 
@@ -29,18 +29,9 @@ mod tests {
 
     #[test]
     fn roles_of_the_chart_are_the_rights_that_the_code_lists() {
-        let bindings = CHART
-            .lines()
-            .filter_map(|line| line.strip_prefix("ServiceAccount linkerd-agent/mesh-agent: "));
-        let granted: BTreeSet<String> = bindings
-            .flat_map(|role| {
-                CHART
-                    .lines()
-                    .filter_map(|line| rights::parse_line(line, role))
-            })
-            .flatten()
-            .collect();
-        let listed: BTreeSet<String> = of_agent().iter().map(Right::to_string).collect();
-        assert_eq!(granted, listed);
+        let mut granted = rights::granted(CHART, &[]);
+        granted.retain(|account, _| *account == "linkerd-agent/mesh-agent");
+        let accounts = BTreeMap::from([("linkerd-agent/mesh-agent", of_agent())]);
+        assert_eq!(granted, rights::by_account(accounts));
     }
 }

@@ -97,7 +97,7 @@ values! {
         /// Registry and path of the image; empty for `defaultRegistry`
         pub registry: String,
         /// Name of the image, without tag
-        pub name: String = "controller".into(),
+        pub name: String = "viz".into(),
         /// Tag of the image; empty for `linkerdVersion`
         pub tag: String,
         /// Pull policy of the image; empty for `defaultImagePullPolicy`

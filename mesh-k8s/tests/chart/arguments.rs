@@ -30,6 +30,7 @@ fn programs_accept_arguments_of_chart() {
     }
     let programs = [
         ("mesh/controller", "mesh-controller"),
+        ("mesh/viz", "mesh-viz"),
         ("mesh/agent", "mesh-agent"),
     ];
     for (_, program) in programs {

@@ -7,6 +7,7 @@
 pub use crate::observer::NAMESPACE;
 
 use super::{Component, MANIFESTS, OBJECTS, Volume, any_address, container, service};
+use crate::image::VIZ;
 use crate::service::dns::CLUSTER_DOMAIN;
 use crate::settings::Settings;
 
@@ -43,7 +44,7 @@ pub(super) fn manifest(settings: &Settings, sources: &[Volume<'_>]) -> String {
         name: METRICS_API,
         labels: &labels,
         annotation: "linkerd.io/inject: disabled",
-        containers: &container(METRICS_API, &args, &ports),
+        containers: &container(VIZ, METRICS_API, &args, &ports),
         volumes: sources,
     };
     let service = service(NAMESPACE, METRICS_API, &labels, port, false);

@@ -52,7 +52,7 @@ pub(super) const FAULTS: &[Fault] = &[
         tests: &[
             local("mesh-proxy/src/control/tests.rs::calls_succeed_after_service_restart"),
             local("mesh-proxy/src/control/backoff.rs::waits_double_up_to_maximum"),
-            local("control-plane/src/serve/calls.rs::streams_are_shared_by_clients_and_their_pods"),
+            local("mesh-cluster/src/calls.rs::streams_are_shared_by_clients_and_their_pods"),
         ],
         limit: "Not planted with 500 proxies, which do not fit on a test machine; the promise about rate and memory is therefore not judged.",
     },
@@ -65,7 +65,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local(
                 "control-plane/tests/it/destination.rs::slow_reader_does_not_block_others_and_skips_states",
             ),
-            local("control-plane/src/web/stream.rs::slow_viewer_gets_the_last_responses_only"),
+            local("viz/src/web/stream.rs::slow_viewer_gets_the_last_responses_only"),
         ],
         limit: "",
     },
@@ -76,10 +76,10 @@ pub(super) const FAULTS: &[Fault] = &[
         promise: "known objects stay in effect; no exit, no storm of leaders",
         tests: &[
             local(
-                "control-plane/src/cluster/lease/tests.rs::holder_without_api_server_stops_before_another_writes",
+                "mesh-cluster/src/api_server/lease/tests.rs::holder_without_api_server_stops_before_another_writes",
             ),
             local(
-                "control-plane/src/cluster/lease/tests.rs::slow_responses_shorten_leadership_by_their_delay",
+                "mesh-cluster/src/api_server/lease/tests.rs::slow_responses_shorten_leadership_by_their_delay",
             ),
             local(
                 "control-plane/src/status/writer/tests.rs::overloaded_api_server_is_asked_less_often_and_then_written_to",
@@ -98,14 +98,14 @@ pub(super) const FAULTS: &[Fault] = &[
         promise: "the state equals a fresh list; no object is lost or comes back",
         tests: &[
             local(
-                "control-plane/src/source/kube/table/tests.rs::repeated_list_reports_only_differences",
+                "mesh-cluster/src/source/kube/table/tests.rs::repeated_list_reports_only_differences",
             ),
-            local("control-plane/src/source/kube/table/tests.rs::incomplete_list_has_no_effect"),
+            local("mesh-cluster/src/source/kube/table/tests.rs::incomplete_list_has_no_effect"),
             local(
-                "control-plane/src/source/kube/batching/tests.rs::repeated_list_without_changes_sends_no_batch",
+                "mesh-cluster/src/source/kube/batching/tests.rs::repeated_list_without_changes_sends_no_batch",
             ),
             local(
-                "control-plane/src/source/kube/batching/tests.rs::changes_are_merged_while_channel_is_full",
+                "mesh-cluster/src/source/kube/batching/tests.rs::changes_are_merged_while_channel_is_full",
             ),
             cluster("control-plane/tests/it/cluster/endpoints.rs::endpoints_follow_the_api_server"),
         ],
@@ -117,7 +117,7 @@ pub(super) const FAULTS: &[Fault] = &[
         planted: "a scripted API server whose resource version decreases while the watches get no events, on a clock that the test moves",
         promise: "never back without a word: list anew and log",
         tests: &[local(
-            "control-plane/src/source/kube/restored.rs::older_state_is_listed_anew_within_the_interval",
+            "mesh-cluster/src/source/kube/restored.rs::older_state_is_listed_anew_within_the_interval",
         )],
         limit: "It is noticed within 30 s, or 15 s after an outage of the API server. A state that has caught up with the old version by then is not noticed. The node agent, which watches the pods of its node for `in-place` redirection, does not notice it.",
     },
@@ -128,12 +128,14 @@ pub(super) const FAULTS: &[Fault] = &[
         promise: "another leader within 15 s, never two writers; a process whose task has died ends",
         tests: &[
             local(
-                "control-plane/src/cluster/lease/tests.rs::killed_holder_is_replaced_within_15_seconds",
+                "mesh-cluster/src/api_server/lease/tests.rs::killed_holder_is_replaced_within_15_seconds",
             ),
             local(
-                "control-plane/src/cluster/lease/tests.rs::one_of_three_replicas_writes_without_interruption",
+                "mesh-cluster/src/api_server/lease/tests.rs::one_of_three_replicas_writes_without_interruption",
             ),
-            local("control-plane/src/cluster/lease/tests.rs::times_of_other_clocks_have_no_effect"),
+            local(
+                "mesh-cluster/src/api_server/lease/tests.rs::times_of_other_clocks_have_no_effect",
+            ),
             local(
                 "control-plane/src/status/writer/tests.rs::no_patch_is_sent_that_could_outlast_the_lease",
             ),
@@ -149,7 +151,7 @@ pub(super) const FAULTS: &[Fault] = &[
         promise: "from write to use p99 at most 1 s; no request to an endpoint that left 2 s ago",
         tests: &[
             local(
-                "control-plane/src/source/kube/batching/tests.rs::concurrent_changes_are_one_batch_of_current_versions",
+                "mesh-cluster/src/source/kube/batching/tests.rs::concurrent_changes_are_one_batch_of_current_versions",
             ),
             local(
                 "mesh-proxy/src/discovery/endpoints.rs::unchanged_endpoints_are_not_published_again",
@@ -170,7 +172,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local("mesh-k8s/src/validate/tests.rs::objects_of_corpus_get_their_verdicts"),
             local("mesh-k8s/src/validate/tests.rs::object_with_too_many_items_is_denied"),
             local(
-                "control-plane/src/source/kube/table/tests.rs::invalid_object_is_reported_once_and_keeps_last_valid_version",
+                "mesh-cluster/src/source/kube/table/tests.rs::invalid_object_is_reported_once_and_keeps_last_valid_version",
             ),
             local(
                 "mesh-objects/src/convert/egress_network.rs::networks_and_exceptions_are_bounded",
@@ -186,7 +188,7 @@ pub(super) const FAULTS: &[Fault] = &[
         planted: "streams and certificate requests beyond the limits, from one client among others",
         promise: "refused by limits for each client; others are served",
         tests: &[
-            local("control-plane/src/serve/calls.rs::streams_are_shared_by_clients_and_their_pods"),
+            local("mesh-cluster/src/calls.rs::streams_are_shared_by_clients_and_their_pods"),
             local("control-plane/tests/it/destination.rs::streams_over_limit_are_shared"),
             local(
                 "control-plane/src/identity/limits.rs::accounts_have_separate_limits_and_full_buckets_are_removed",

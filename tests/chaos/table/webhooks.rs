@@ -10,7 +10,7 @@ pub(super) const FAULTS: &[Fault] = &[
         promise: "as its failure policy says; system namespaces are never blocked; uninjected pods are found",
         tests: &[
             local(
-                "control-plane/src/webhook/tests.rs::slow_review_gets_response_before_timeout_of_api_server",
+                "mesh-cluster/src/webhook/tests.rs::slow_review_gets_response_before_timeout_of_api_server",
             ),
             local(
                 "control-plane/src/injector.rs::unreviewed_object_is_admitted_or_denied_by_failure_policy",
@@ -26,12 +26,12 @@ pub(super) const FAULTS: &[Fault] = &[
         planted: "raw requests to the running server, and files exchanged under it",
         promise: "4xx with a reason, no panic; the new certificate without a restart",
         tests: &[
-            local("control-plane/src/webhook/tests.rs::invalid_reviews_get_http_error_with_reason"),
-            local("control-plane/src/webhook/review.rs::errors_name_reason_of_invalid_review"),
+            local("mesh-cluster/src/webhook/tests.rs::invalid_reviews_get_http_error_with_reason"),
+            local("mesh-cluster/src/webhook/review.rs::errors_name_reason_of_invalid_review"),
             local(
-                "control-plane/src/webhook/tests.rs::replaced_certificate_is_used_for_new_connections",
+                "mesh-cluster/src/webhook/tests.rs::replaced_certificate_is_used_for_new_connections",
             ),
-            local("control-plane/src/webhook/mounted.rs::certificate_is_reloaded_when_files_match"),
+            local("mesh-cluster/src/webhook/mounted.rs::certificate_is_reloaded_when_files_match"),
             cluster(
                 "control-plane/tests/it/cluster/injector.rs::certificate_and_ca_bundle_are_repaired",
             ),
@@ -44,7 +44,7 @@ pub(super) const FAULTS: &[Fault] = &[
         planted: "large reviews in flight up to the limit of the server",
         promise: "p99 at most 50 ms",
         tests: &[local(
-            "control-plane/src/webhook/tests.rs::large_reviews_in_flight_are_bounded_and_small_ones_still_pass",
+            "mesh-cluster/src/webhook/tests.rs::large_reviews_in_flight_are_bounded_and_small_ones_still_pass",
         )],
         limit: "A latency is measured on a quiet machine, not tested; only the bound on memory is judged.",
     },

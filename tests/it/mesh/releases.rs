@@ -20,7 +20,13 @@ use crate::harness::mesh::Mesh;
 const PREVIOUS: &str = "MESH_TEST_PREVIOUS";
 
 /// The programs that a node starts.
-const PROGRAMS: [&str; 4] = ["mesh-proxy", "mesh-agent", "mesh-cni", "mesh-controller"];
+const PROGRAMS: [&str; 5] = [
+    "mesh-proxy",
+    "mesh-agent",
+    "mesh-cni",
+    "mesh-controller",
+    "mesh-viz",
+];
 
 /// The programs of the previous release.
 struct Previous(PathBuf);

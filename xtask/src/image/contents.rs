@@ -12,6 +12,7 @@ use super::tree::Mode;
 pub(crate) enum ImageName {
     Proxy,
     Controller,
+    Viz,
     Agent,
     Debug,
     Prometheus,
@@ -117,6 +118,19 @@ const CONTROLLER: Contents = Contents {
     kernel_programs: false,
 };
 
+const VIZ: Contents = Contents {
+    name: ImageName::Viz,
+    title: "mesh viz",
+    description: "The viz extension: metrics API, tap, tap injector and dashboard",
+    user: "2103:2103",
+    entrypoint: &["/mesh-viz"],
+    licence: "Apache-2.0 AND LGPL-2.1-or-later",
+    programs: &[placed("mesh-viz", "mesh-viz", "mesh-viz")],
+    links: &[],
+    tools: Tools::None,
+    kernel_programs: false,
+};
+
 const AGENT: Contents = Contents {
     name: ImageName::Agent,
     title: "mesh agent",
@@ -181,7 +195,13 @@ const fn placed(package: &'static str, binary: &'static str, path: &'static str)
 impl ImageName {
     /// The mesh's images, which are made if none is named. The image of Prometheus needs another
     /// compiler and several minutes.
-    pub(crate) const OF_MESH: [Self; 4] = [Self::Proxy, Self::Controller, Self::Agent, Self::Debug];
+    pub(crate) const OF_MESH: [Self; 5] = [
+        Self::Proxy,
+        Self::Controller,
+        Self::Viz,
+        Self::Agent,
+        Self::Debug,
+    ];
 
     /// The name in a registry and in manifests, without registry and tag.
     pub(crate) fn repository(self) -> String {
@@ -194,6 +214,7 @@ impl fmt::Display for ImageName {
         f.write_str(match self {
             Self::Proxy => "proxy",
             Self::Controller => "controller",
+            Self::Viz => "viz",
             Self::Agent => "agent",
             Self::Debug => "debug",
             Self::Prometheus => "prometheus",
@@ -206,6 +227,7 @@ impl Contents {
         match name {
             ImageName::Proxy => &PROXY,
             ImageName::Controller => &CONTROLLER,
+            ImageName::Viz => &VIZ,
             ImageName::Agent => &AGENT,
             ImageName::Debug => &DEBUG,
             ImageName::Prometheus => &PROMETHEUS,

@@ -40,7 +40,13 @@ const WORKSPACES: [Workspace; 2] = [
     Workspace {
         manifest: "Cargo.toml",
         platform: None,
-        packages: &["mesh-agent", "mesh-control-plane", "mesh-proxy", "meshctl"],
+        packages: &[
+            "mesh-agent",
+            "mesh-control-plane",
+            "mesh-proxy",
+            "mesh-viz",
+            "meshctl",
+        ],
     },
     Workspace {
         manifest: "mesh-ebpf/Cargo.toml",

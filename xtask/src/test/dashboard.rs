@@ -25,7 +25,7 @@ const UNREACHABLE: [&str; 9] = [
     "code E503",
 ];
 
-const PAGE: &str = "control-plane/web";
+const PAGE: &str = "viz/web";
 
 const CHROMIUM: &str = "chromium";
 

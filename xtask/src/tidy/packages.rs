@@ -28,7 +28,7 @@ pub(crate) struct Dependency {
 /// Each package and its permitted dependencies in this workspace. Nothing depends on a program, on
 /// the tests or on xtask.
 #[rustfmt::skip] // a table, one row a line
-const DIRECTION: [(&str, &[&str]); 18] = [
+const DIRECTION: [(&str, &[&str]); 20] = [
     ("mesh-core", &[]),
     ("mesh-http2", &[]),
     ("mesh-runtime", &[]),
@@ -41,7 +41,9 @@ const DIRECTION: [(&str, &[&str]); 18] = [
     ("mesh-local", &["mesh-core", "mesh-k8s", "mesh-runtime"]),
     ("mesh-agent", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime", "mesh-ebpf-common"]),
     ("mesh-proxy", &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"]),
-    ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime"]),
+    ("mesh-cluster", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime"]),
+    ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-cluster"]),
+    ("mesh-viz", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-cluster"]),
     ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-local", "mesh-runtime"]),
     ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "mesh-test-support", "xtask"]),
     ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
@@ -60,25 +62,30 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("aya-ebpf", &["mesh-ebpf"]),
     ("aya-log", &["mesh-agent"]),
     ("aya-log-ebpf", &["mesh-ebpf"]),
-    ("kube", &["mesh-k8s", "mesh-objects", "mesh-agent", "mesh-control-plane", "meshctl", "mesh-tests"]),
+    ("kube", &["mesh-k8s", "mesh-objects", "mesh-cluster", "mesh-agent", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-tests"]),
     ("gateway-api", &["mesh-k8s"]),
-    ("k8s-openapi", &["mesh-k8s", "mesh-agent", "mesh-control-plane", "mesh-local", "meshctl", "mesh-tests"]),
+    ("k8s-openapi", &["mesh-k8s", "mesh-cluster", "mesh-agent", "mesh-control-plane", "mesh-viz", "mesh-local", "meshctl", "mesh-tests"]),
     ("linkerd2-proxy-api", &["mesh-api"]),
-    ("rustls", &["mesh-proxy", "mesh-control-plane", "meshctl", "mesh-bench", "mesh-fuzz", "mesh-test-support"]),
-    ("tokio-rustls", &["mesh-proxy", "mesh-control-plane", "meshctl", "mesh-bench"]),
-    ("aws-lc-rs", &["mesh-proxy", "mesh-control-plane", "mesh-local"]),
-    ("anyhow", &["mesh-agent", "mesh-proxy", "mesh-control-plane", "meshctl", "mesh-tests", "mesh-bench", "xtask"]),
+    ("rustls", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-bench", "mesh-fuzz", "mesh-test-support"]),
+    ("tokio-rustls", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "meshctl", "mesh-bench"]),
+    ("aws-lc-rs", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "mesh-viz", "mesh-local"]),
+    ("anyhow", &["mesh-agent", "mesh-proxy", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-tests", "mesh-bench", "xtask"]),
     ("cargo_metadata", &["xtask"]),
 ];
 
 /// External crates that a package must not name, not even for tests of its own, and why.
 #[rustfmt::skip] // a table, one row a line
-const BARRED: [(&str, &[&str], &str); 4] = [
+const BARRED: [(&str, &[&str], &str); 6] = [
     ("mesh-core", &["tokio", "hyper", "tonic", "prost", "kube", "linkerd2-proxy-api"], "mesh-core is decisions without I/O, wire or cluster types"),
     ("mesh-ebpf-common", &["tokio", "serde", "thiserror"], "mesh-ebpf-common is also compiled for the kernel"),
     ("mesh-k8s", &["tokio", "hyper"], "mesh-k8s is types and pure functions; who watches or serves does the I/O"),
     ("mesh-objects", &["tokio", "hyper", "tonic", "prost", "linkerd2-proxy-api"], "mesh-objects is records and decisions without I/O or wire types"),
+    ("mesh-control-plane", &["tokio-tungstenite", "flate2"], NO_PAGES),
+    ("mesh-cluster", &["tokio-tungstenite", "flate2"], NO_PAGES),
 ];
+
+const NO_PAGES: &str =
+    "the processes that hold keys and policy serve no pages; the web server is in mesh-viz";
 
 /// External crates that nothing may name, and their replacement.
 #[rustfmt::skip] // a table, one row a line
@@ -273,6 +280,23 @@ mod tests {
                 "mesh-proxy must not depend on meshctl; move what both need to a library below them",
             ]
         );
+    }
+
+    #[test]
+    fn viz_extension_and_controllers_do_not_depend_on_each_other() {
+        let packages = [
+            package("mesh-viz", &["mesh-cluster", "tokio-tungstenite"]),
+            package("mesh-control-plane", &["mesh-cluster"]),
+        ];
+        assert_eq!(direction(&packages), []);
+        assert_eq!(barred_crates(&packages), []);
+        let packages = [
+            package("mesh-viz", &["mesh-control-plane"]),
+            package("mesh-control-plane", &["mesh-viz", "tokio-tungstenite"]),
+            package("mesh-cluster", &["mesh-viz", "flate2"]),
+        ];
+        assert_eq!(direction(&packages).len(), 3);
+        assert_eq!(barred_crates(&packages).len(), 2);
     }
 
     #[test]

@@ -179,7 +179,7 @@ mod tests {
             ("mesh-ebpf/target", true),
             ("mesh-proxy/src/target", false),
             ("mesh-proxy/target", false),
-            ("control-plane/web/node_modules", true),
+            ("viz/web/node_modules", true),
             (".git", true),
         ] {
             assert_eq!(is_skipped(Path::new(path)), expected, "{path}");

@@ -53,7 +53,7 @@ pub(super) const FAULTS: &[Fault] = &[
     check("l5d-viz-cli-version").warns("tap has version v0", |facts| {
         add_viz(facts);
         let mut tap = edit(&mut facts.viz.deployments, "tap");
-        tap["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mesh/controller:v0");
+        tap["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mesh/viz:v0");
     }),
     check("l5d-tap-cert-valid").fails("is not accepted by the APIService's caBundle", |facts| {
         add_viz(facts);

@@ -102,13 +102,13 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     api_server.write_kubeconfig(&kubeconfig)?;
     let log = directory.path().join("log");
     let output = File::create(&log).context("create a log")?;
-    let mut dashboard = controller(&settings, addr, &servers, &kubeconfig)
+    let mut dashboard = dashboard(&settings, addr, &servers, &kubeconfig)
         .stdin(Stdio::null())
         .stdout(output.try_clone().context("share the log")?)
         .stderr(output)
         .kill_on_drop(true)
         .spawn()
-        .context("start mesh-controller web")?;
+        .context("start mesh-viz web")?;
     tokio::select! {
         started = wait_until_ready(&mut dashboard, addr, &log) => started?,
         () = stop.requested() => return Ok(()),
@@ -117,7 +117,7 @@ pub(super) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     tokio::select! {
         ended = dashboard.wait() => Err(exited(&ended?.to_string(), &log)),
         () = stop.requested() => {
-            dashboard.kill().await.context("end mesh-controller web")
+            dashboard.kill().await.context("end mesh-viz web")
         }
     }
 }
@@ -130,8 +130,8 @@ fn policy_controller(node: &Node) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(address, controllers::POLICY_PORT))
 }
 
-/// Returns the command line of the controller `web`.
-fn controller(
+/// Returns the command line of the dashboard.
+fn dashboard(
     settings: &Settings,
     addr: SocketAddr,
     servers: &Servers,
@@ -140,7 +140,7 @@ fn controller(
     let mut command = Command::new(CONFINED[0]);
     command
         .args(&CONFINED[1..])
-        .arg(settings.program(Program::Controller))
+        .arg(settings.program(Program::Viz))
         .arg("web")
         .arg(format!("--addr={addr}"))
         .arg(format!("--metrics-addr={}:0", Ipv4Addr::LOCALHOST))

@@ -46,8 +46,8 @@ pub(crate) struct Args {
     /// Address range of Services; default: a free /24 of 10.240.128.0/17
     #[arg(long, value_name = "BLOCK")]
     service_cidr: Option<Ipv4Net>,
-    /// Directory of mesh-agent, mesh-cni, mesh-proxy and mesh-controller; default: the directory of
-    /// meshctl
+    /// Directory of mesh-agent, mesh-cni, mesh-proxy, mesh-controller and mesh-viz; default: the
+    /// directory of meshctl
     #[arg(long, value_name = "DIR", env = "MESHCTL_BIN_DIR")]
     bin_dir: Option<PathBuf>,
     /// Directories of the CNI plugins ptp, host-local, portmap and loopback

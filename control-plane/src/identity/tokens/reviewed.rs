@@ -11,9 +11,9 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
+use mesh_cluster::api_server::{Backoff, RateLimiter, explain};
 
 use super::{AUDIENCE, AuthenticatedAccount, TokenError, UnverifiedToken, account};
-use crate::cluster::{Backoff, RateLimiter, explain};
 
 /// Sends token reviews to an API server.
 #[derive(Clone)]

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
+use mesh_cluster::source::Batch;
 use mesh_objects::model::Name;
 
 use super::*;
 use crate::index::tests::fixture::{SERVICE, apply, destination_settings, endpoint, pod, slice};
-use crate::source::Batch;
 
 const NODES: [&str; 5] = ["node-a", "node-b", "node-c", "node-d", "elsewhere"];
 

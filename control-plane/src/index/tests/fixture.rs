@@ -1,10 +1,10 @@
 //! Objects from YAML and settings, which the tests of the index share.
 
+use mesh_cluster::source::manifest::{self, Document};
+use mesh_cluster::source::{Batch, Change};
 use mesh_objects::model::{Key, Kind, Name, Object};
 
 use crate::index::{DestinationSettings, PolicySettings, ProfileKey, ProfileTarget};
-use crate::source::manifest::{self, Document};
-use crate::source::{Batch, Change};
 
 /// Returns the objects of a manifest, which must all be valid.
 pub(crate) fn objects(text: &str) -> Vec<Object> {

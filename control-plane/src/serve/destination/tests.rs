@@ -12,6 +12,7 @@ use mesh_api::proto::destination::{
 };
 use mesh_api::proto::http_types::{HttpMethod, http_method};
 use mesh_api::proto::meta::{Metadata, metadata};
+use mesh_cluster::source::{Batch, Change};
 use mesh_objects::model::Kind;
 use mesh_runtime::metrics::Registry;
 use tonic::Code;
@@ -19,7 +20,6 @@ use tonic::Code;
 use super::*;
 use crate::index::tests::fixture::{apply, delete, destination_settings, pod};
 use crate::serve::grpc::decode;
-use crate::source::{Batch, Change};
 
 const HOST: &str = "web.shop.svc.cluster.local";
 

@@ -1,5 +1,7 @@
 //! The writer and an API server in memory, on a paused clock.
 
+use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
+use mesh_cluster::source::Change;
 use mesh_objects::convert::{self, Json};
 use mesh_objects::model::{Kind, ReportedKind};
 use mesh_runtime::drain::{Drain, Outcome as DrainOutcome};
@@ -9,8 +11,6 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::*;
-use crate::cluster::{LeaseSettings, LeaseTask};
-use crate::source::Change;
 
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/";
 const SERVICE: &str = "/api/v1/namespaces/shop/services/web";

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use kube::config::Kubeconfig;
+use mesh_test_support::controller::Controller;
+use mesh_test_support::eventually::eventually_async as eventually;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::{Cluster, cluster, metric, web};
-use crate::controller::{Controller, eventually};
 use crate::destination::update;
 use crate::manifests::{pod, slice};
 

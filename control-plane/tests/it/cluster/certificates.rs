@@ -17,12 +17,13 @@ use mesh_api::mesh::identity::{TrustBundle, WatchRequest};
 use mesh_api::proto::identity::CertifyResponse;
 use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_test_support::certificates::TestCa;
+use mesh_test_support::controller::Controller;
+use mesh_test_support::eventually::eventually_async as eventually;
 use serde_json::json;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use super::{Cluster, cluster};
-use crate::controller::{Controller, eventually};
 use crate::identity::csr;
 
 const ISSUER: &str = "linkerd-identity-issuer";

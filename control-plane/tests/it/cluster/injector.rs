@@ -14,11 +14,12 @@ use kube::config::{AuthInfo, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt};
 use mesh_k8s::pod::PROXY_CONTAINER;
+use mesh_test_support::controller::Controller;
+use mesh_test_support::eventually::eventually_async as eventually;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Cluster, cluster, metric};
-use crate::controller::{Controller, eventually};
 
 const ACCOUNT: &str = "linkerd-proxy-injector";
 const SECRET: &str = "linkerd-proxy-injector-k8s-tls";

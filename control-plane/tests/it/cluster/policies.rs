@@ -5,10 +5,11 @@ use kube::api::{DeleteParams, PostParams};
 use mesh_api::inbound::server_policy;
 use mesh_api::proto::inbound::PortSpec;
 use mesh_api::proto::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
+use mesh_test_support::controller::{Controller, next};
+use mesh_test_support::eventually::eventually_async as eventually;
 use serde_json::json;
 
 use super::{Cluster, cluster, definitions, metric};
-use crate::controller::{Controller, eventually, next};
 use crate::manifests::{ALLOW, SERVER, pod};
 
 /// The kinds without which the controller does not respond.

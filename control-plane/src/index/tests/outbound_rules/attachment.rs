@@ -274,10 +274,13 @@ fn route_with_invalid_rule_keeps_its_last_version() {
             WEB,
             "[{matches: [{path: {type: Exact, value: a}}]}]",
         );
-    let documents = crate::source::manifest::read(&text, &Kind::ALL);
-    let invalid = documents
-        .iter()
-        .filter(|document| matches!(document, crate::source::manifest::Document::Invalid(_)));
+    let documents = mesh_cluster::source::manifest::read(&text, &Kind::ALL);
+    let invalid = documents.iter().filter(|document| {
+        matches!(
+            document,
+            mesh_cluster::source::manifest::Document::Invalid(_)
+        )
+    });
     assert_eq!(invalid.count(), 1);
 }
 

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mesh_api::destination::endpoint_update;
+use mesh_cluster::source::Received;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_objects::model::Name;
 use tokio::sync::watch;
 
 use super::*;
-use crate::source::Received;
 
 const NODES: &str = "---
 apiVersion: v1

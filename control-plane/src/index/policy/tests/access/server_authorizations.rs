@@ -1,10 +1,10 @@
 //! ServerAuthorizations: their Servers and their clients.
 
+use mesh_cluster::source::manifest::{self, Document};
 use mesh_objects::model::Kind;
 
 use super::{DB, check, object, server, web};
 use crate::index::tests::fixture;
-use crate::source::manifest::{self, Document};
 
 /// Checks the message about `db` with a ServerAuthorization.
 #[track_caller]
@@ -125,7 +125,7 @@ fn invalid_server_authorization_authorizes_no_client() {
             Document::Object { object, .. } => Some(object),
             _ => None,
         });
-        let batch = valid.map(crate::source::Change::Apply).collect();
+        let batch = valid.map(mesh_cluster::source::Change::Apply).collect();
         let mut index = super::PolicyIndex::new(fixture::policy_settings());
         index.apply(batch);
         let pod = super::WorkloadRef::Pod(super::Name::new("shop", "web-1"));

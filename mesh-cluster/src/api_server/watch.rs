@@ -1,0 +1,107 @@
+//! Watches of the objects of one kind, for users other than the [source](crate::source). Failures
+//! are logged once, and followed by a new list: a watch that resumes would get no events of an API
+//! server whose state has become older (`source::kube::restored`).
+
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt as _};
+use kube::Api;
+use kube::core::Resource;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use serde::de::DeserializeOwned;
+
+use super::{Backoff, explain};
+
+struct ObjectWatch<K> {
+    api: Api<K>,
+    config: Config,
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    what: &'static str,
+    backoff: Backoff,
+    failing: bool,
+}
+
+/// Returns the events of a watch that is restarted after failures. `what` describes the objects in
+/// the log.
+pub fn watch_objects<K>(
+    api: Api<K>,
+    config: Config,
+    what: &'static str,
+    backoff: Backoff,
+) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let state = ObjectWatch {
+        events: watcher(api.clone(), config.clone()).boxed(),
+        api,
+        config,
+        what,
+        backoff,
+        failing: false,
+    };
+    futures_util::stream::unfold(state, |mut state| async {
+        let event = state.next().await?;
+        Some((event, state))
+    })
+}
+
+impl<K> ObjectWatch<K>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    async fn next(&mut self) -> Option<Event<K>> {
+        loop {
+            let what = self.what;
+            match self.events.next().await? {
+                Ok(event) => {
+                    // The start of a list is not a response of the API server.
+                    if !matches!(event, Event::Init) {
+                        self.backoff.reset();
+                        if std::mem::take(&mut self.failing) {
+                            tracing::info!(what, "Resumed watching the API server");
+                        }
+                    }
+                    return Some(event);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.failing, true) {
+                        let error = watch_error(&error);
+                        tracing::warn!(what, error, "Cannot watch the API server; retrying");
+                    }
+                    self.backoff.wait().await;
+                    self.events = watcher(self.api.clone(), self.config.clone()).boxed();
+                }
+            }
+        }
+    }
+}
+
+/// Formats an error of a watch in one line.
+pub fn watch_error(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::WatchFailed(kube::Error::SerdeError(error)) => {
+            format!("the response is not a watch, the API may be removed: {error}")
+        }
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => explain(error),
+        watcher::Error::WatchError(status) => status.message.clone(),
+        watcher::Error::NoResourceVersion => error.to_string(),
+    }
+}
+
+/// Returns whether kube's watcher would repeat a request that fails in the same way. It handles an
+/// expired resource version in an event of a watch, but not in the response to a watch request. A
+/// response that is not a watch comes from an API server that no longer serves the path.
+pub fn requires_new_watch(error: &watcher::Error) -> bool {
+    const GONE: u16 = 410;
+    match error {
+        watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => match error
+        {
+            kube::Error::Api(status) => status.code == GONE,
+            kube::Error::SerdeError(_) => true,
+            _ => false,
+        },
+        _ => false,
+    }
+}

@@ -1,0 +1,18 @@
+//! What the processes beside a cluster's API server share: the controllers (`mesh-controller`) and
+//! the viz extension (`mesh-viz`).
+//!
+//! A [`source`] reads objects from the [API server](api_server) or from directories and converts
+//! them to [records](mesh_objects::model). [`webhook`] serves admission reviews, [`prometheus`]
+//! queries a Prometheus, [`metadata`] caches the annotations of objects. [`daemon`] runs the parts
+//! of one process, whose command line has the [`flags`]; [`calls`] counts its gRPC calls.
+
+pub mod api_server;
+pub mod calls;
+pub mod certificate;
+pub mod daemon;
+pub mod flags;
+pub mod metadata;
+pub mod program;
+pub mod prometheus;
+pub mod source;
+pub mod webhook;

@@ -1,0 +1,94 @@
+//! The source with watches of an API server.
+//!
+//! ```text
+//!   API server ──▶ watch (a task per kind) ──▶ table of converted objects ──▶ batching ──▶ Batch
+//! ```
+//!
+//! The task of a kind finds the served version of its API, lists and watches the objects, and lists
+//! again when required, also when the API server's state is older than before ([`restored`]). It
+//! converts each object separately, so that an invalid one is logged and its last valid version
+//! stays. Its table compares objects: a list without changes has no effect, so that a restarted
+//! watch does not change the index. [`batching`] waits for the first list of every served kind, and
+//! later merges concurrent changes.
+//!
+//! While the API server is unreachable nothing is sent, so the last known state stays in effect.
+
+use std::collections::BTreeSet;
+
+use kube::Client;
+use mesh_objects::model::Kind;
+use mesh_runtime::metrics::Registry;
+use tokio::sync::{mpsc, watch as latest};
+use tokio::task::JoinSet;
+
+use self::kinds::WatchedKind;
+use self::metrics::Metrics;
+use self::watch::{KindWatch, WatchMessage};
+use super::Received;
+
+mod batching;
+mod definitions;
+pub mod kinds;
+mod metrics;
+mod received;
+mod restored;
+mod served;
+mod table;
+mod watch;
+
+/// The capacity of the channel from the watches to the batching task.
+const CHANNEL_CAPACITY: usize = 64;
+
+/// An API server and the kinds to watch.
+pub struct KubeSource {
+    client: Client,
+    kinds: &'static [WatchedKind],
+    registry: Registry,
+}
+
+impl KubeSource {
+    pub fn new(client: Client, kinds: &'static [WatchedKind], registry: &Registry) -> Self {
+        Self {
+            client,
+            kinds,
+            registry: registry.clone(),
+        }
+    }
+
+    /// Sends everything when all served kinds have been listed, and then changes, until the
+    /// receiver is dropped or a task exits.
+    pub async fn run(self, batches: mpsc::Sender<Received>) {
+        let (messages, received) = mpsc::channel::<WatchMessage>(CHANNEL_CAPACITY);
+        let (changed, definitions) = latest::channel(());
+        let (restored, restorations) = latest::channel(());
+        let metrics = Metrics::new(&self.registry);
+        let mut parts = JoinSet::new();
+        if kinds::are_defined(self.kinds) {
+            parts.spawn(definitions::watch_definitions(self.client.clone(), changed));
+        }
+        if let Some(watched) = self.kinds.iter().find(|watched| watched.api().built_in) {
+            let client = self.client.clone();
+            parts.spawn(restored::watch_version(client, watched, restored));
+        }
+        for watched in self.kinds {
+            let watch = KindWatch::new(
+                self.client.clone(),
+                watched,
+                metrics.of(watched.kind),
+                messages.clone(),
+                definitions.clone(),
+                restorations.clone(),
+            );
+            parts.spawn(watch.run());
+        }
+        drop(messages);
+        let kinds: BTreeSet<Kind> = self.kinds.iter().map(|watched| watched.kind).collect();
+        tokio::select! {
+            () = batching::run(kinds, received, batches) => {}
+            Some(ended) = parts.join_next() => {
+                let error = ended.err().map(tracing::field::display);
+                tracing::error!(error, "A watch of the API server ended");
+            }
+        }
+    }
+}
