@@ -1,7 +1,7 @@
 //! The mesh controllers: identity, destination, policy, and the proxy injector.
 //!
-//! Data flows in one direction: a [`source`](mesh_cluster::source) reads objects and converts them to
-//! [records](mesh_objects::model); the [`index`] stores the records and computes endpoints,
+//! Data flows in one direction: a [`source`](mesh_cluster::source) reads objects and converts them
+//! to [records](mesh_objects::model); the [`index`] stores the records and computes endpoints,
 //! profiles and policies without I/O; [`serve`] sends these to proxies over gRPC. [`identity`]
 //! issues certificates; trust roots publishes its trust anchors, and [`bootstrap`] creates anchors
 //! and issuer. [`daemon`] runs the parts of one process, as configured by [`config`].

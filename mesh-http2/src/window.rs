@@ -80,7 +80,7 @@ impl ReceiveWindow {
 
     /// Returns the increment of a WINDOW_UPDATE when it is worth a frame: half of the window, or
     /// what keeps a sender from a whole frame although everything was released. Some senders wait
-    /// until their next frame fits, and would wait for ever. To be called after bytes were
+    /// until their next frame fits, and would wait indefinitely. To be called after bytes were
     /// released.
     pub(crate) fn window_update(&mut self) -> Option<u32> {
         let frame = i64::from(MIN_MAX_FRAME_SIZE);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_of_whole_frames_does_not_wait_for_ever() {
+    fn sender_of_whole_frames_does_not_wait_indefinitely() {
         let mut window = ReceiveWindow::new(MIN_MAX_FRAME_SIZE);
         for message in 0..3 {
             // A gRPC message of 16 KiB with its prefix, in two frames.

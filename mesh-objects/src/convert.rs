@@ -48,7 +48,7 @@ mod service;
 pub use self::{
     json::{Json, without_position},
     manifest::Manifest,
-    object::{ObjectError, object, valid},
+    object::{ObjectError, listed_object, object, valid},
 };
 
 /// Why an object cannot be converted.

@@ -20,7 +20,6 @@ use crate::program::Program;
 /// Sufficient for a loaded host; a test that passes does not wait this long.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-#[derive(Debug)]
 pub struct Controller {
     pub grpc: SocketAddr,
     pub admin: SocketAddr,
@@ -57,8 +56,8 @@ impl ManifestDir {
 }
 
 impl Controller {
-    /// Starts a command of `mesh-controller` or `mesh-viz` without waiting. The names of the address
-    /// flags differ between services.
+    /// Starts a command of `mesh-controller` or `mesh-viz` without waiting. The names of the
+    /// address flags differ between services.
     pub fn start(service: &str, grpc_flag: &str, admin_flag: &str, args: &[String]) -> Self {
         let (grpc, admin) = (free_address(), free_address());
         let program = match service {

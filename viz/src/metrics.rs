@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The gRPC service is [`metrics_api`](crate::metrics_api), the objects are in the
-//! [`Inventory`](crate::inventory::Inventory).
+//! [`Inventory`](mesh_objects::inventory::Inventory).
 
 mod promql;
 mod proxies;

@@ -20,6 +20,7 @@ use mesh_api::linkerd2::viz::{
 };
 use mesh_cluster::calls::{Calls, Method};
 use mesh_cluster::prometheus::Sample;
+use mesh_objects::inventory::{Inventory, Selection};
 use mesh_objects::model::{ListedKind, ListedObject, Name, Selector};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -29,7 +30,6 @@ use self::pods::PodsRequest;
 use self::resource::{Target, TargetKind};
 use self::routes::{Profile, RoutesRequest};
 use self::stat::StatRequest;
-use crate::inventory::{Inventory, Selection};
 use crate::metrics::{MetricsSource, Query, SourceError, TimeWindow};
 
 mod authz;

@@ -42,7 +42,6 @@ mod tls;
 
 pub(crate) use self::api::{MAX_TAPS, TapApi};
 pub(crate) use self::ignored::IgnoredHeaders;
-pub(crate) use self::pods::MeshNames;
 pub(crate) use self::request::Target;
 
 /// The configuration of the API server's front proxy, once it is known.

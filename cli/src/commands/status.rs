@@ -136,7 +136,7 @@ impl Status {
             namespace: facts.control_namespace.clone(),
             version: facts
                 .values()
-                .map(|values| values.linkerd_version)
+                .map(|values| values.linkerd_version.clone())
                 .unwrap_or_default(),
             components: components(facts),
             agents: agents(facts),

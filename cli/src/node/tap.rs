@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::tap::{AddressTable, TapEvent, TapRequest};
+use mesh_objects::inventory::tap::addresses;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::pods::Objects;
 use crate::clients::tap::TapQuery;
 
 pub(crate) use self::observer::Observer;
@@ -41,8 +41,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 impl LocalEvents {
     pub(crate) async fn start(observer: &Arc<Observer>, query: &TapQuery) -> anyhow::Result<Self> {
-        let objects = Objects::read(&observer.node)?;
-        let pods = objects.select(query)?;
+        let inventory = pods::read(&observer.node)?;
+        let pods = pods::select(&inventory, query)?;
         let request = TapRequest {
             limit: query.rps_per_pod(pods.len()),
             filter: query.filter()?,
@@ -64,7 +64,7 @@ impl LocalEvents {
         Ok(Self {
             observer: observer.clone(),
             events,
-            addresses: objects.addresses(),
+            addresses: addresses(&inventory),
             refresh: Instant::now() + REFRESH_INTERVAL,
             failure: None,
             _observers: observers,
@@ -87,8 +87,8 @@ impl LocalEvents {
         if Instant::now() >= self.refresh {
             self.refresh = Instant::now() + REFRESH_INTERVAL;
             // An object that cannot be read leaves the known addresses.
-            if let Ok(objects) = Objects::read(&self.observer.node) {
-                self.addresses = objects.addresses();
+            if let Ok(inventory) = pods::read(&self.observer.node) {
+                self.addresses = addresses(&inventory);
             }
         }
         event.described(&self.addresses)

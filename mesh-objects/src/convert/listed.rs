@@ -51,6 +51,7 @@ pub(crate) fn listed_pod(pod: &Pod) -> ListedObject {
         is_tap_enabled: is_annotated(&pod.metadata, TAP_ENABLED),
         is_tap_disabled: is_annotated(&pod.metadata, DISABLE_TAP),
         admin_port: ports::proxy_ports(pod).map(|ports| ports.admin),
+        tap_port: ports::proxy_ports(pod).map(|ports| ports.control),
         proxy_ready: statuses(pod).any(|it| it.name == PROXY_CONTAINER && it.ready),
         proxy_version: proxy_version(pod).into(),
         resource_version: pod

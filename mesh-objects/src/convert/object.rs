@@ -1,5 +1,7 @@
 //! Conversion of an object of any kind, from YAML or JSON.
 
+use std::sync::Arc;
+
 use mesh_k8s::kinds;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -11,7 +13,7 @@ use super::{
     network_authentication, node, owned_object, pod, policy_http_route, rate_limit_policy,
     reported, server, server_authorization, service, service_profile,
 };
-use crate::model::{Kind, ListedKind, Object};
+use crate::model::{Kind, ListedKind, ListedObject, Object};
 
 /// Why an object is invalid: it cannot be deserialized as its kind, or not converted.
 #[derive(Debug)]
@@ -101,6 +103,18 @@ pub fn valid(json: &Value) -> Option<Object> {
     let text = |field: &str| json[field].as_str().unwrap_or_default();
     let kind = Kind::find(text("apiVersion"), text("kind"))?;
     object(kind, &Json(json.clone())).ok()
+}
+
+/// Returns the record of an object in JSON that the metrics API lists.
+///
+/// # Errors
+///
+/// The description of a field that is invalid.
+pub fn listed_object(kind: ListedKind, json: Value) -> Result<Arc<ListedObject>, String> {
+    match indexed(Kind::Listed(kind), &Json(json))? {
+        Object::Listed(object) => Ok(object),
+        other => Err(format!("{other:?} is not listed")),
+    }
 }
 
 /// Converts an object with a status for the index, or returns why it has no effect.

@@ -67,6 +67,8 @@ pub struct PodDetail {
     pub proxy_ready: bool,
     /// The port of its proxy's admin server; `None` without a proxy.
     pub admin_port: Option<u16>,
+    /// The port of its proxy's tap service; `None` without a proxy.
+    pub tap_port: Option<u16>,
     /// Whether its proxy has a tap service.
     pub is_tap_enabled: bool,
     /// Whether it must not be tapped all the same.

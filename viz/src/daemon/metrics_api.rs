@@ -5,13 +5,14 @@ use std::sync::Arc;
 use mesh_api::linkerd2::viz::api_server::ApiServer;
 use mesh_cluster::daemon::{Daemon, listen};
 use mesh_cluster::source::kube::kinds;
+use mesh_objects::inventory::Inventory;
 use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
 use tonic::service::Routes;
 
 use super::{VizError, prometheus_connection, rights};
 use crate::config::MetricsApi;
-use crate::inventory::Inventory;
+use crate::inventory;
 use crate::metrics::{MetricsSource, ProxyMetrics};
 use crate::metrics_api::{MetricsApiService, MetricsApiSettings};
 
@@ -32,7 +33,7 @@ pub(super) async fn run(config: MetricsApi) -> Result<(), VizError> {
         ("mesh-viz metrics-api", rights::metrics_api()),
         kinds::METRICS_API,
         &inventory,
-        |inventory: &mut Inventory, received| inventory.apply(received.batch),
+        |inventory: &mut Inventory, received| inventory::apply(inventory, received.batch),
     );
     if !complete.await? {
         return Ok(());

@@ -10,15 +10,15 @@ use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::ServingCertificate;
 use mesh_cluster::webhook::managed::{Registration, RegistrationKind};
 use mesh_core::annotation::{EXTENSION, VIZ};
+use mesh_objects::inventory::Inventory;
+use mesh_objects::inventory::tap::MeshNames;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use super::rights;
 use crate::config::Tap as Config;
-use crate::inventory::Inventory;
-use crate::tap::{
-    self, ApiServerReviewer, CONTROLLER, IgnoredHeaders, MAX_TAPS, MeshNames, TapApi,
-};
+use crate::inventory;
+use crate::tap::{self, ApiServerReviewer, CONTROLLER, IgnoredHeaders, MAX_TAPS, TapApi};
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
@@ -56,7 +56,8 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         dirs: Vec::new(),
         cluster: config.cluster,
     };
-    let apply = |inventory: &mut Inventory, received: Received| inventory.apply(received.batch);
+    let apply =
+        |inventory: &mut Inventory, received: Received| inventory::apply(inventory, received.batch);
     let read = daemon.read_source(
         source,
         ("mesh-viz tap", rights::tap()),
@@ -74,7 +75,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
         mesh: MeshNames {
             control_namespace: config.controller_namespace,
             trust_domain: config.trust_domain,
-            tap_port: config.tap_port,
+            tap_port: Some(config.tap_port),
         },
         ignored: IgnoredHeaders::new(config.ignore_headers),
         taps: Arc::new(Semaphore::new(MAX_TAPS)),

@@ -6,11 +6,12 @@ use mesh_cluster::api_server;
 use mesh_cluster::daemon::{Daemon, DaemonError, listen};
 use mesh_cluster::flags::Source;
 use mesh_cluster::source::kube::kinds;
+use mesh_objects::inventory::Inventory;
 use parking_lot::Mutex;
 
 use super::{VizError, prometheus_connection, rights};
 use crate::config::Web as Config;
-use crate::inventory::Inventory;
+use crate::inventory;
 use crate::metrics::{MetricsSource, ProxyMetrics};
 use crate::web::{
     self, Assets, Checker, Dashboard, Feeds, Limits, MetricsClient, PageSettings, Place,
@@ -91,7 +92,7 @@ async fn scrape(daemon: &mut Daemon, config: &Config) -> Result<Option<ProxyMetr
         ("mesh-viz web", rights::web()),
         kinds::METRICS_API,
         &inventory,
-        |inventory: &mut Inventory, received| inventory.apply(received.batch),
+        |inventory: &mut Inventory, received| inventory::apply(inventory, received.batch),
     );
     if !complete.await? {
         return Ok(None);

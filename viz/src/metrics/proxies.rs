@@ -16,6 +16,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use mesh_cluster::prometheus::Sample;
+use mesh_objects::inventory::Inventory;
 use mesh_objects::model::Name;
 use mesh_runtime::log::chain;
 use mesh_runtime::metrics::{Counter, Labels, Registry};
@@ -25,7 +26,6 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use self::store::Store;
 use self::target::Target;
 use super::query::{Query, TimeWindow};
-use crate::inventory::Inventory;
 
 mod functions;
 mod select;

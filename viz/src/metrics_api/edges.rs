@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use mesh_api::linkerd2::viz::{Edge, EdgesRequest};
 use mesh_cluster::prometheus::Sample;
+use mesh_objects::inventory::Inventory;
 use mesh_objects::model::{ListedKind, ListedObject, Name, PodPhase};
 
 use super::resource::{Target, TargetKind};
-use crate::inventory::Inventory;
 use crate::metrics::{Family, Grouping, Matchers, Query};
 
 pub(super) fn parse(request: &EdgesRequest) -> Result<Target, String> {

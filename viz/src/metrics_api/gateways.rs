@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use mesh_api::linkerd2::viz::GatewaysRequest;
 use mesh_api::linkerd2::viz::gateways_table::Row;
+use mesh_objects::inventory::Inventory;
 use mesh_objects::model::ListedKind;
 
 use super::samples::{Measure, Measurement, Metric, latency_queries};
-use crate::inventory::Inventory;
 use crate::metrics::{Family, Grouping, Matchers, TimeWindow};
 
 /// The labels of mirrored Services.

@@ -7,10 +7,10 @@ use mesh_api::linkerd2::Duration as ProtoDuration;
 use mesh_api::linkerd2::viz::pod::Owner as ProtoOwner;
 use mesh_api::linkerd2::viz::{ListPodsRequest, Pod, Resource};
 use mesh_cluster::prometheus::Sample;
+use mesh_objects::inventory::{Inventory, Selection};
 use mesh_objects::model::{ListedKind, Name, OwnerRef, Selector};
 
 use super::resource::parse_selector;
-use crate::inventory::{Inventory, Selection};
 use crate::metrics::{Family, Grouping, Matchers, Query};
 
 /// A valid request.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use mesh_api::linkerd2::viz::route_table::Row;
 use mesh_api::linkerd2::viz::top_routes_request::Outbound;
 use mesh_api::linkerd2::viz::{BasicStats, RouteTable, TopRoutesRequest};
+use mesh_objects::inventory::{Inventory, Selection};
 use mesh_objects::model::{Detail, ListedKind, ListedObject, Name, ProfileDetail, Selector};
 
 use super::resource::{Target, TargetKind, parse_selector};
 use super::samples::{Measure, Measurement, Metric, add_requests, latency_queries};
-use crate::inventory::{Inventory, Selection};
 use crate::metrics::{Family, Grouping, Matchers, Query, TimeWindow, quote_regex};
 
 /// A valid request.

@@ -16,13 +16,13 @@ use mesh_api::linkerd2::viz::stat_table::{PodGroup, Table};
 use mesh_api::linkerd2::viz::{
     BasicStats, PodErrors, StatSummaryRequest, StatTable, TrafficSplitStats,
 };
+use mesh_objects::inventory::PodCounts;
 use mesh_objects::model::{ListedKind, ListedObject, Name, ProfileDetail, Selector};
 
 use super::resource::{ALL, ALL_KINDS, Target, TargetKind, parse_selector};
 use super::samples::{
     Measure, Measurement, Stats, authorization_queries, by_name, request_queries, tcp_queries,
 };
-use crate::inventory::PodCounts;
 use crate::metrics::{Grouping, Matchers, TimeWindow, quote_regex};
 
 /// A valid request.

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tonic::Code;
 
 use super::*;
+use crate::inventory::apply;
 use crate::metrics::ProxyMetrics;
 
 const DEPLOYMENTS: usize = 200;
@@ -46,6 +47,7 @@ fn pod() -> PodDetail {
         control_plane: false,
         proxy_ready: true,
         admin_port: None,
+        tap_port: None,
         is_tap_enabled: false,
         is_tap_disabled: false,
         proxy_version: "".into(),
@@ -74,7 +76,7 @@ fn inventory() -> Inventory {
         objects.push(listed(ListedKind::Pod, &format!("pod-{at}"), owner, detail));
     }
     let mut inventory = Inventory::new();
-    inventory.apply(vec![Change::Replace(objects)]);
+    apply(&mut inventory, vec![Change::Replace(objects)]);
     inventory
 }
 
@@ -221,7 +223,7 @@ async fn tables_are_bounded() {
             detail,
         ))
     });
-    inventory.apply(objects.collect());
+    apply(&mut inventory, objects.collect());
     let service = service(None, inventory);
     let Err(Failure::Request(error)) = service.stat_summary(&stat("deployment", "")).await else {
         panic!();
@@ -244,7 +246,7 @@ async fn pods_of_ignored_namespaces_are_not_listed() {
             detail: Detail::Pod(Box::new(pod())),
         })))
     });
-    inventory.apply(objects.into());
+    apply(&mut inventory, objects.into());
     let service = service(None, inventory);
     let pods = service
         .list_pods(&ListPodsRequest::default())

@@ -234,10 +234,10 @@ fn hex(digit: u8) -> Option<u8> {
 #[cfg(test)]
 pub(super) mod tests {
     use http::{HeaderName, HeaderValue};
+    use mesh_objects::model::ListedKind;
     use rcgen::{CertificateParams, DnType, KeyPair};
 
     use super::*;
-    use mesh_objects::model::ListedKind;
 
     pub(in crate::tap) fn certificate(
         common: &str,

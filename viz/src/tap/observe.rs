@@ -5,12 +5,11 @@ use std::time::Duration;
 use mesh_api::grpc::{Channel, Endpoint};
 use mesh_api::proto::tap::tap_client::TapClient;
 use mesh_core::tap::{TapEvent, TapRequest};
+use mesh_objects::inventory::tap::TappedPod;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
-
-use super::pods::TappedPod;
 
 /// The time of the requests that a limit is about.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);

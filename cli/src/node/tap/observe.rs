@@ -6,13 +6,13 @@ use anyhow::Context as _;
 use mesh_api::grpc::Channel;
 use mesh_api::proto::tap::tap_client::TapClient;
 use mesh_core::tap::{TapEvent, TapRequest};
+use mesh_objects::inventory::tap::TappedPod;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Status};
 
 use super::observer::Observer;
-use super::pods::TappedPod;
 use crate::clients::connection::Connection;
 use crate::clients::grpc;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use mesh_core::labels::workload_label;
 use mesh_objects::model::{ListedKind, ListedObject, Name, PodPhase};
 
-use crate::inventory::Inventory;
+use mesh_objects::inventory::Inventory;
 
 /// The admin server of a pod's proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ status: {{phase: {phase}, podIP: 10.1.0.1}}
             pod("unmeshed", "Running", "app: web"),
             pod("foreign", "Running", other),
         ];
-        let inventory = Inventory::of_manifests(&manifests.concat());
+        let inventory = crate::inventory::tests::of_manifests(&manifests.concat());
         let targets = Target::all(&inventory, "linkerd");
         let [target] = &targets[..] else {
             panic!("{targets:?}");

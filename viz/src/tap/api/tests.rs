@@ -101,7 +101,7 @@ fn api(access: impl AccessReviewer + 'static, proxy: Option<SocketAddr>) -> TapA
         mesh: MeshNames {
             control_namespace: "linkerd".to_owned(),
             trust_domain: "cluster.local".to_owned(),
-            tap_port: proxy.map_or(4190, |proxy| proxy.port()),
+            tap_port: Some(proxy.map_or(4190, |proxy| proxy.port())),
         },
         ignored: IgnoredHeaders::default(),
         taps: Arc::new(Semaphore::new(1)),

@@ -4,7 +4,7 @@ use crate::resource::Resource;
 
 use super::*;
 
-fn pod(name: &str, ip: &str, annotation: &str, phase: &str) -> Pod {
+fn pod(name: &str, ip: &str, annotation: &str, phase: &str) -> Value {
     let env: String = ["INBOUND:4143", "CONTROL:4190", "ADMIN:4191"]
         .iter()
         .filter_map(|port| port.split_once(':'))
@@ -31,14 +31,20 @@ status: {{phase: {phase}, podIP: {ip}}}
 
 const ENABLED: &str = "viz.linkerd.io/tap-enabled: 'true'";
 
-fn objects(pods: Vec<Pod>) -> Objects {
-    let set = "{name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: a}]}";
+fn inventory(pods: Vec<Value>) -> Inventory {
+    let set = "{metadata: {name: web-1, namespace: shop, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: a}]}}";
     let service = "{metadata: {name: front, namespace: shop}, spec: {selector: {app: web}}}";
-    Objects {
-        pods,
-        replica_sets: vec![serde_norway::from_str(set).unwrap()],
-        services: vec![serde_norway::from_str(service).unwrap()],
+    let set = (ListedKind::ReplicaSet, serde_norway::from_str(set).unwrap());
+    let service = (
+        ListedKind::Service,
+        serde_norway::from_str(service).unwrap(),
+    );
+    let pods = pods.into_iter().map(|pod| (ListedKind::Pod, pod));
+    let mut inventory = Inventory::new();
+    for (kind, json) in pods.chain([set, service]) {
+        inventory.insert(convert::listed_object(kind, json).unwrap());
     }
+    inventory
 }
 
 fn query(target: &str, namespace: &str) -> TapQuery {
@@ -46,12 +52,12 @@ fn query(target: &str, namespace: &str) -> TapQuery {
 }
 
 fn names(pods: &[TappedPod]) -> Vec<&str> {
-    pods.iter().map(|pod| pod.name.as_str()).collect()
+    pods.iter().map(|pod| &*pod.name.name).collect()
 }
 
 #[test]
 fn pods_of_each_kind_of_target_are_found() {
-    let objects = objects(vec![
+    let inventory = inventory(vec![
         pod("web-1-a", "10.0.0.1", ENABLED, "Running"),
         pod("web-1-b", "10.0.0.2", ENABLED, "Pending"),
     ]);
@@ -62,9 +68,9 @@ fn pods_of_each_kind_of_target_are_found() {
         "svc/front",
         "po/web-1-a",
     ] {
-        let pods = objects.select(&query(target, "shop")).unwrap();
+        let pods = select(&inventory, &query(target, "shop")).unwrap();
         let expected = TappedPod {
-            name: "shop/web-1-a".to_owned(),
+            name: Name::new("shop", "web-1-a"),
             addr: "10.0.0.1:4190".parse().unwrap(),
             identity: "web.shop.serviceaccount.identity.linkerd.cluster.local".to_owned(),
         };
@@ -74,15 +80,15 @@ fn pods_of_each_kind_of_target_are_found() {
 
 #[test]
 fn labels_select_among_the_pods() {
-    let objects = objects(vec![
+    let inventory = inventory(vec![
         pod("web-1-a", "10.0.0.1", ENABLED, "Running"),
         pod("web-1-b", "10.0.0.2", ENABLED, "Running"),
     ]);
     let mut query = query("deploy/web", "shop");
     query.selector = "name in (web-1-b)".to_owned();
-    assert_eq!(names(&objects.select(&query).unwrap()), ["shop/web-1-b"]);
+    assert_eq!(names(&select(&inventory, &query).unwrap()), ["web-1-b"]);
     query.selector = "name in web".to_owned();
-    let error = objects.select(&query).unwrap_err().to_string();
+    let error = select(&inventory, &query).unwrap_err().to_string();
     assert!(error.contains("invalid label selector"), "{error}");
 }
 
@@ -90,8 +96,8 @@ fn labels_select_among_the_pods() {
 fn error_names_the_namespace_or_the_reasons() {
     let disabled = format!("{ENABLED}, viz.linkerd.io/disable-tap: 'true'");
     let mut unmeshed = pod("web-1-d", "10.0.0.4", "", "Running");
-    unmeshed.spec.as_mut().unwrap().containers.clear();
-    let objects = objects(vec![
+    unmeshed["spec"]["containers"] = Value::Array(Vec::new());
+    let inventory = inventory(vec![
         pod("web-1-a", "10.0.0.1", "", "Running"),
         pod("web-1-b", "10.0.0.2", &disabled, "Running"),
         pod("web-1-c", "10.0.0.3", ENABLED, "Succeeded"),
@@ -107,28 +113,7 @@ fn error_names_the_namespace_or_the_reasons() {
             "of its 4 pods, 1 are not running, 1 are not in the mesh, 1 have tap disabled, and 1 were created without tap",
         ),
     ] {
-        let error = objects.select(&query(target, namespace)).unwrap_err();
+        let error = select(&inventory, &query(target, namespace)).unwrap_err();
         assert!(error.to_string().contains(problem), "{target}: {error}");
     }
-}
-
-#[test]
-fn addresses_of_one_running_pod_have_labels() {
-    let objects = objects(vec![
-        pod("web-1-a", "10.0.0.1", "", "Running"),
-        pod("web-1-b", "10.0.0.2", "", "Running"),
-        // In the host network of the same node.
-        pod("web-1-c", "10.0.0.2", "", "Running"),
-        pod("web-1-d", "10.0.0.1", "", "Succeeded"),
-    ]);
-    let table = objects.addresses();
-    let labels = table.labels("10.0.0.1".parse().unwrap());
-    let expected = [
-        ("deployment", "web"),
-        ("namespace", "shop"),
-        ("pod", "web-1-a"),
-    ];
-    assert_eq!(labels, Some(&expected.into()));
-    assert_eq!(table.labels("10.0.0.2".parse().unwrap()), None);
-    assert_eq!(table.labels("10.0.0.9".parse().unwrap()), None);
 }
