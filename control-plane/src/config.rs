@@ -9,9 +9,9 @@ use mesh_cluster::flags::{Log, Source, listen_addr};
 use mesh_core::annotation::DEFAULT_OPAQUE_PORTS;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
+use mesh_objects::policy::settings::NodeProbeSource;
 
 use self::values::{flag, write_timeout};
-use crate::index::NodeProbeSource;
 
 mod bootstrap;
 mod heartbeat;
@@ -144,7 +144,7 @@ pub struct Policy {
     /// Addresses of a pod's node that may connect to a port whose probes show no path (HTTPS,
     /// opaque ports) or may be redirected: hostIPs, those in the pod's status; podCIDRs, the first
     /// address of each podCIDR of the Node. Every pod in the host network of the node has them, too
-    #[arg(long, value_enum, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',')]
     pub node_probe_sources: Vec<NodeProbeSource>,
     /// Ports that are opaque without an annotation
     #[arg(long, default_value = DEFAULT_OPAQUE_PORTS)]

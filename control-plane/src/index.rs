@@ -12,14 +12,11 @@
 
 mod destination;
 mod endpoint_views;
-mod inbound;
-mod outbound;
 mod pod_endpoints;
 mod policy;
 mod profile;
 mod services;
 mod settings;
-mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 mod version;
@@ -27,11 +24,9 @@ mod views;
 
 pub use self::{
     destination::{DestinationIndex, EndpointsError, Subscription},
-    outbound::{OutboundError, OutboundKey},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey, ProfileTarget},
     services::{EndpointSet, EndpointsKey, ServiceEndpoint},
-    settings::{DestinationSettings, NodeProbeSource, PolicySettings},
-    store::{ChangeSet, Store},
+    settings::DestinationSettings,
     version::{Messages, Version},
 };

@@ -4,7 +4,6 @@
 //! ([`Change::Replace`]); later ones are incremental. The index does not depend on whether objects
 //! come from directories ([`local`]) or from an API server ([`kube`]).
 
-use mesh_objects::model::{Key, Object};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -12,15 +11,7 @@ pub mod kube;
 pub mod local;
 pub mod manifest;
 
-/// A change of the set of objects.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Change {
-    /// A new or changed object.
-    Apply(Object),
-    Delete(Key),
-    /// Exactly these objects exist; all others have been deleted.
-    Replace(Vec<Object>),
-}
+pub use mesh_objects::store::Change;
 
 /// Changes that are applied together before values are published.
 pub type Batch = Vec<Change>;

@@ -9,3 +9,4 @@ pub mod convert;
 pub mod inventory;
 pub mod model;
 pub mod policy;
+pub mod store;

@@ -10,4 +10,7 @@
 pub mod age;
 pub mod attachment;
 pub mod authorization;
+pub mod inbound;
+pub mod outbound;
 pub mod server;
+pub mod settings;

@@ -8,13 +8,14 @@ use mesh_cluster::daemon::{Daemon, DaemonError, listen};
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds::{self, WatchedKind};
 use mesh_core::identity::trust_domain;
+use mesh_objects::policy::settings::{NodeProbeSource, PolicySettings};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::service::Routes;
 
 use super::{export_watched, rights, validator};
 use crate::config::Policy;
-use crate::index::{NodeProbeSource, PolicyIndex, PolicySettings};
+use crate::index::PolicyIndex;
 use crate::serve::{GrpcServer, InboundService, OutboundService};
 use crate::status::{StatusObjects, StatusWriter};
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use mesh_cluster::source::{Batch, Received};
 use mesh_core::profile::Profile;
 use mesh_objects::model::Name;
+use mesh_objects::store::{ChangeSet, Store};
 use tokio::sync::watch;
 
 use super::endpoint_views::EndpointViews;
 use super::profile::{self, ProfileError, ProfileKey, ProfileTarget};
 use super::services::{self, EndpointSet, EndpointsKey, Selection};
 use super::settings::DestinationSettings;
-use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
 

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use mesh_objects::store::{ChangeSet, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::services::{self, Before, EndpointSet, EndpointsKey, Selection};
 use super::settings::DestinationSettings;
-use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
 

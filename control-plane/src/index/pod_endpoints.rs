@@ -6,9 +6,9 @@ use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
 use mesh_core::identity::{Identity, service_account};
 use mesh_core::labels::Labels;
 use mesh_objects::model::PodRecord;
+use mesh_objects::store::Store;
 
 use super::settings::DestinationSettings;
-use super::store::Store;
 
 /// The label with the zone of an endpoint.
 pub(super) const ZONE: &str = "zone";

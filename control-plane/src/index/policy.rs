@@ -7,12 +7,12 @@ use mesh_cluster::source::{Batch, Received};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_objects::model::{Name, WorkloadRef};
+use mesh_objects::policy::inbound::{self, Overlap};
+use mesh_objects::policy::outbound::{self, OutboundError, OutboundKey};
+use mesh_objects::policy::settings::PolicySettings;
+use mesh_objects::store::{ChangeSet, Store};
 use tokio::sync::watch;
 
-use super::inbound::{self, Overlap};
-use super::outbound::{self, OutboundError, OutboundKey};
-use super::settings::PolicySettings;
-use super::store::{ChangeSet, Store};
 use super::version::Version;
 use super::views::Views;
 

@@ -11,11 +11,11 @@ use mesh_core::resilience::RetryBudget;
 use mesh_objects::model::{
     Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile, SliceTarget,
 };
+use mesh_objects::policy::outbound::service_meta;
+use mesh_objects::store::Store;
 
-use super::outbound::service_meta;
 use super::pod_endpoints;
 use super::settings::DestinationSettings;
-use super::store::Store;
 
 /// A destination and the namespace of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use mesh_core::endpoint::{AddressFamily, Endpoint};
 use mesh_objects::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
+use mesh_objects::store::{ChangeSet, Store};
 
 use super::pod_endpoints::{self, ZONE};
 use super::settings::DestinationSettings;
-use super::store::{ChangeSet, Store};
 
 /// A port of a Service and its client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

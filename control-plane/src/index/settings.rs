@@ -1,10 +1,8 @@
-//! The settings of the cluster from the flags of a controller.
+//! The settings of the cluster from the flags of the destination controller.
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use mesh_core::endpoint::Http2Params;
-use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
 
 /// The settings of endpoints and profiles.
@@ -23,33 +21,4 @@ pub struct DestinationSettings {
     /// Whether endpoints have IPv6 addresses, which are preferred over the pod's IPv4 address.
     pub ipv6: bool,
     pub meshed_http2_params: Option<Http2Params>,
-}
-
-/// The settings of inbound and outbound policies.
-#[derive(Clone, Debug)]
-pub struct PolicySettings {
-    pub cluster_domain: Arc<str>,
-    pub control_namespace: Arc<str>,
-    /// The trust domain, the suffix of every identity.
-    pub identity_domain: Arc<str>,
-    pub cluster_networks: Vec<IpNet>,
-    /// The namespace whose EgressNetworks apply to clients of every namespace without one.
-    pub global_egress_namespace: Arc<str>,
-    pub default_policy: DefaultPolicy,
-    pub probe_networks: Vec<IpNet>,
-    /// The addresses of a pod's node that may send anything to its probed ports.
-    pub node_probe_sources: Vec<NodeProbeSource>,
-    pub default_opaque_ports: PortSet,
-    pub allow_request_headers: bool,
-}
-
-/// The source addresses of a node's connections to its pods. The network plugin determines them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum NodeProbeSource {
-    /// The addresses in the pod's status.
-    #[value(name = "hostIPs")]
-    HostIps,
-    /// The first address of each network in the node's specification.
-    #[value(name = "podCIDRs")]
-    PodCidrs,
 }

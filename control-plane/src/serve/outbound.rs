@@ -8,6 +8,7 @@ use mesh_api::outbound::{ExtendedPolicy, extended_to_proto, target};
 use mesh_api::proto::outbound::TrafficSpec;
 use mesh_cluster::calls::{Calls, Method};
 use mesh_core::policy::outbound::OutboundPolicy;
+use mesh_objects::policy::outbound::OutboundError;
 use mesh_runtime::drain;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -17,7 +18,7 @@ use tonic::{Request, Status};
 use super::grpc::{Methods, respond, respond_with_stream, unknown_method, whole};
 use super::updates::{Step, Updates, updates};
 use super::workload;
-use crate::index::{OutboundError, PolicyIndex, Version};
+use crate::index::{PolicyIndex, Version};
 
 #[derive(Debug)]
 pub struct OutboundService {
@@ -47,13 +48,14 @@ impl OutboundService {
         let target =
             target(spec.target).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let namespace = &client.name().namespace;
-        Ok(self.index.lock().outbound(&target, namespace)?)
+        let mut index = self.index.lock();
+        index.outbound(&target, namespace).map_err(status)
     }
 
     fn policy(&self, spec: TrafficSpec) -> Result<ExtendedPolicy, Status> {
         match self.values(spec)?.borrow().value().as_ref() {
             Some(policy) => Ok(extended_to_proto(policy)),
-            None => Err(OutboundError::NoSuchService.into()),
+            None => Err(status(OutboundError::NoSuchService)),
         }
     }
 
@@ -85,12 +87,10 @@ impl Methods for OutboundService {
     }
 }
 
-impl From<OutboundError> for Status {
-    fn from(error: OutboundError) -> Self {
-        let message = error.to_string();
-        match error {
-            OutboundError::NoSuchService => Status::not_found(message),
-            OutboundError::InvalidAuthority(_) => Status::invalid_argument(message),
-        }
+fn status(error: OutboundError) -> Status {
+    let message = error.to_string();
+    match error {
+        OutboundError::NoSuchService => Status::not_found(message),
+        OutboundError::InvalidAuthority(_) => Status::invalid_argument(message),
     }
 }

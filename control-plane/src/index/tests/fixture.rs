@@ -3,8 +3,9 @@
 use mesh_cluster::source::manifest::{self, Document};
 use mesh_cluster::source::{Batch, Change};
 use mesh_objects::model::{Key, Kind, Name, Object};
+use mesh_objects::policy::settings::PolicySettings;
 
-use crate::index::{DestinationSettings, PolicySettings, ProfileKey, ProfileTarget};
+use crate::index::{DestinationSettings, ProfileKey, ProfileTarget};
 
 /// Returns the objects of a manifest, which must all be valid.
 pub(crate) fn objects(text: &str) -> Vec<Object> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_objects::model::Kind;
+use mesh_objects::policy::outbound::OutboundError;
 use tokio::sync::watch;
 
 use super::super::PolicyIndex;
-use super::super::outbound::OutboundError;
 use super::super::version::Version;
 use super::fixture::{apply, delete, policy_settings};
 

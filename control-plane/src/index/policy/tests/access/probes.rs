@@ -1,10 +1,10 @@
 //! The kubelet's requests, which are authorized in addition to the policy of their port.
 
 use mesh_objects::model::{Name, WorkloadRef};
+use mesh_objects::policy::settings::NodeProbeSource;
 
 use super::{check_port, lines, message, object};
 use crate::index::PolicyIndex;
-use crate::index::settings::NodeProbeSource;
 use crate::index::tests::fixture::{apply, policy_settings};
 
 /// A pod with the default policy `deny`, two addresses of its node, and these fields of a container

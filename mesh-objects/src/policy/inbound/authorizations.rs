@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use mesh_core::identity::{self, Identity};
 use mesh_core::policy::inbound::{Authentication, Authorization, Network, Suffix, all_networks};
-use mesh_objects::model::{
+
+use super::policy_resource;
+use crate::model::{
     AuthenticationRef, AuthorizationPolicy, ClientAuthentication, IdentitySet, Name, RouteId,
     Server, ServerAuthorization,
 };
-
-use super::policy_resource;
-use crate::index::settings::PolicySettings;
-use crate::index::store::Store;
+use crate::policy::settings::PolicySettings;
+use crate::store::Store;
 
 /// Returns the authorizations of policies for the Server and its namespace, of
 /// ServerAuthorizations, and of its access policy.

@@ -17,27 +17,24 @@ use mesh_core::policy::inbound::{
 };
 use mesh_core::route::filter::{Filter, Proxies, RequestKind};
 use mesh_core::route::{Route, Rule};
-use mesh_objects::model::{
-    self, Kind, Name, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
-};
-use mesh_objects::policy::age::Age;
-use mesh_objects::policy::attachment::{grpc_route_of_server, is_attached_to_server};
 
-use super::settings::PolicySettings;
-use super::store::Store;
-use workload::Workload;
+use self::workload::Workload;
+pub use self::workload::{Overlap, overlaps};
+use crate::model::{self, Kind, Name, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef};
+use crate::policy::age::Age;
+use crate::policy::attachment::{grpc_route_of_server, is_attached_to_server};
+use crate::policy::settings::PolicySettings;
+use crate::store::Store;
 
 mod authorizations;
 mod workload;
 
-pub(super) use workload::{Overlap, overlaps};
-
 /// How long proxies wait for the first bytes of a connection before they treat it as opaque, as in
 /// Linkerd.
-pub(super) const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the policy of a port; `None` if the workload does not exist.
-pub(super) fn policy(
+pub fn policy(
     store: &Store,
     settings: &PolicySettings,
     workload: &WorkloadRef,

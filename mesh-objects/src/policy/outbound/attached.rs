@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use mesh_objects::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentRef, Route};
-use mesh_objects::policy::attachment::{Claim, conflict, is_port};
-
 use super::parent::{ParentObject, RouteParent, accepts_routes};
+use crate::model::{ConnectionRoute, GrpcRoute, HttpRoute, ParentRef, Route};
+use crate::policy::attachment::{Claim, conflict, is_port};
 
 /// The routes of each kind that are accepted for a parent, the oldest first.
 pub(super) struct AttachedRoutes<'a> {

@@ -2,12 +2,12 @@
 
 use mesh_core::policy::outbound::{HttpRoutes, OutboundProtocol, OutboundRule, Routes, TcpRoute};
 use mesh_core::route::Route;
-use mesh_objects::model::PortProtocol;
 
 use super::attached::AttachedRoutes;
 use super::parent::{ParentObject, RouteParent};
 use super::{default_route, routes};
-use crate::index::inbound::DETECT_TIMEOUT;
+use crate::model::PortProtocol;
+use crate::policy::inbound::DETECT_TIMEOUT;
 
 impl RouteParent<'_> {
     pub(super) fn protocol(&self) -> OutboundProtocol {

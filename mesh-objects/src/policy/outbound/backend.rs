@@ -7,10 +7,10 @@ use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{Backend, BackendTarget, Distribution, RouteBackend, TcpVerdict};
 use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::filter::{Filter, Ratio, RequestMirror};
-use mesh_objects::model::{BackendKind, BackendRef, BackendRule, Mirror, Name, Rule};
 
 use super::parent::{ParentObject, RouteParent};
 use super::{egress_network_meta, service_meta, special};
+use crate::model::{BackendKind, BackendRef, BackendRule, Mirror, Name, Rule};
 
 /// Builds backends for the routes of a parent.
 pub(super) struct BackendBuilder<'a> {

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mesh_core::meta::Meta;
-use mesh_objects::model::{EgressNetwork, Name, ParentKind, Service, TrafficSettings};
 
 use super::{egress_network_meta, service_meta};
-use crate::index::settings::PolicySettings;
-use crate::index::store::Store;
+use crate::model::{EgressNetwork, Name, ParentKind, Service, TrafficSettings};
+use crate::policy::settings::PolicySettings;
+use crate::store::Store;
 
 /// A port of a Service, or an address of an EgressNetwork.
 #[derive(Clone, Copy)]

@@ -1,18 +1,26 @@
-//! All objects by kind, with the lookups of the views.
+//! A set of objects by kind, with the lookups that decisions need.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use mesh_objects::model::{
+use crate::model::{
     AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload, GrpcRoute, HttpRoute,
     Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node, Object, OwnedObject,
     OwnerRef, PodRecord, Protocol, RateLimitPolicy, Server, ServerAuthorization, Service,
     ServiceProfile, Slice, SliceTarget,
 };
 
-use mesh_cluster::source::Change;
+/// A change of the set of objects.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A new or changed object.
+    Apply(Object),
+    Delete(Key),
+    /// Exactly these objects exist; all others have been deleted.
+    Replace(Vec<Object>),
+}
 
 /// Objects sorted by namespace and name, so that a namespace's objects are adjacent.
 type Table<T> = BTreeMap<Name, Arc<T>>;
@@ -305,52 +313,52 @@ impl Store {
         }
     }
 
-    pub(super) fn pod(&self, name: &Name) -> Option<&PodRecord> {
+    pub fn pod(&self, name: &Name) -> Option<&PodRecord> {
         self.pods.get(name).map(Arc::as_ref)
     }
 
-    pub(super) fn service(&self, name: &Name) -> Option<&Service> {
+    pub fn service(&self, name: &Name) -> Option<&Service> {
         self.services.get(name).map(Arc::as_ref)
     }
 
-    pub(super) fn service_profile(&self, name: &Name) -> Option<&ServiceProfile> {
+    pub fn service_profile(&self, name: &Name) -> Option<&ServiceProfile> {
         self.service_profiles.get(name).map(Arc::as_ref)
     }
 
     /// Returns whether there is a node with this name, or a pod on it.
-    pub(super) fn has_node(&self, node: &str) -> bool {
+    pub fn has_node(&self, node: &str) -> bool {
         self.pods_of_nodes.contains_key(node) || self.nodes.contains_key(&Name::new("", node))
     }
 
     /// Returns whether the address belongs to a Service, a pod or a pod's host.
-    pub(super) fn has_ip(&self, ip: IpAddr) -> bool {
+    pub fn has_ip(&self, ip: IpAddr) -> bool {
         self.services_by_ip.contains_key(&ip) || self.pods_by_ip.contains_key(&ip)
     }
 
     /// Returns whether the Service has an endpoint with this hostname, ready or not.
-    pub(super) fn has_instance(&self, service: &Name, hostname: &Arc<str>) -> bool {
+    pub fn has_instance(&self, service: &Name, hostname: &Arc<str>) -> bool {
         self.slices_of(service)
             .flat_map(|slice| &slice.endpoints)
             .any(|endpoint| endpoint.hostname.as_ref() == Some(hostname))
     }
 
-    pub(super) fn node(&self, name: &str) -> Option<&Node> {
+    pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(&Name::new("", name)).map(Arc::as_ref)
     }
 
-    pub(super) fn zone_of_node(&self, node: &str) -> Option<&Arc<str>> {
+    pub fn zone_of_node(&self, node: &str) -> Option<&Arc<str>> {
         self.node(node)?.zone.as_ref()
     }
 
-    pub(super) fn mesh_tls_authentication(&self, name: &Name) -> Option<&MeshTlsAuthentication> {
+    pub fn mesh_tls_authentication(&self, name: &Name) -> Option<&MeshTlsAuthentication> {
         self.mesh_tls_authentications.get(name).map(Arc::as_ref)
     }
 
-    pub(super) fn network_authentication(&self, name: &Name) -> Option<&NetworkAuthentication> {
+    pub fn network_authentication(&self, name: &Name) -> Option<&NetworkAuthentication> {
         self.network_authentications.get(name).map(Arc::as_ref)
     }
 
-    pub(super) fn services_at(&self, ip: IpAddr) -> impl Iterator<Item = &Service> {
+    pub fn services_at(&self, ip: IpAddr) -> impl Iterator<Item = &Service> {
         let names = self.services_by_ip.get(&ip);
         names
             .into_iter()
@@ -359,7 +367,7 @@ impl Store {
     }
 
     /// Returns the pods with this pod or host address.
-    pub(super) fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &PodRecord> {
+    pub fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &PodRecord> {
         let names = self.pods_by_ip.get(&ip);
         names
             .into_iter()
@@ -367,7 +375,7 @@ impl Store {
             .filter_map(|name| self.pod(name))
     }
 
-    pub(super) fn slices_of(&self, service: &Name) -> impl Iterator<Item = &Slice> {
+    pub fn slices_of(&self, service: &Name) -> impl Iterator<Item = &Slice> {
         let names = self.slices_by_service.get(service);
         names
             .into_iter()
@@ -375,29 +383,29 @@ impl Store {
             .filter_map(|name| self.slices.get(name).map(Arc::as_ref))
     }
 
-    pub(super) fn servers_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &Server> {
+    pub fn servers_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &Server> {
         in_namespace(&self.servers, namespace)
     }
 
-    pub(super) fn external_workload(&self, name: &Name) -> Option<&ExternalWorkload> {
+    pub fn external_workload(&self, name: &Name) -> Option<&ExternalWorkload> {
         self.external_workloads.get(name).map(Arc::as_ref)
     }
 
-    pub(super) fn server_authorizations_in(
+    pub fn server_authorizations_in(
         &self,
         namespace: &Arc<str>,
     ) -> impl Iterator<Item = &ServerAuthorization> {
         in_namespace(&self.server_authorizations, namespace)
     }
 
-    pub(super) fn rate_limit_policies_in(
+    pub fn rate_limit_policies_in(
         &self,
         namespace: &Arc<str>,
     ) -> impl Iterator<Item = &RateLimitPolicy> {
         in_namespace(&self.rate_limit_policies, namespace)
     }
 
-    pub(super) fn authorization_policies_in(
+    pub fn authorization_policies_in(
         &self,
         namespace: &Arc<str>,
     ) -> impl Iterator<Item = &AuthorizationPolicy> {
@@ -405,45 +413,36 @@ impl Store {
     }
 
     /// Returns the routes of both API groups.
-    pub(super) fn http_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &HttpRoute> {
+    pub fn http_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &HttpRoute> {
         in_namespace(&self.policy_http_routes, namespace)
             .chain(in_namespace(&self.gateway_http_routes, namespace))
     }
 
-    pub(super) fn grpc_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &GrpcRoute> {
+    pub fn grpc_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &GrpcRoute> {
         in_namespace(&self.grpc_routes, namespace)
     }
 
-    pub(super) fn tls_routes_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &ConnectionRoute> {
+    pub fn tls_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ConnectionRoute> {
         in_namespace(&self.tls_routes, namespace)
     }
 
-    pub(super) fn tcp_routes_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &ConnectionRoute> {
+    pub fn tcp_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ConnectionRoute> {
         in_namespace(&self.tcp_routes, namespace)
     }
 
-    pub(super) fn egress_networks_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &EgressNetwork> {
+    pub fn egress_networks_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &EgressNetwork> {
         in_namespace(&self.egress_networks, namespace)
     }
 
     /// Returns whether any Server makes a port of the pod opaque, even if policies use another
     /// Server.
-    pub(super) fn is_opaque_by_server(&self, pod: &PodRecord, port: u16) -> bool {
+    pub fn is_opaque_by_server(&self, pod: &PodRecord, port: u16) -> bool {
         self.servers_in(&pod.name.namespace)
             .any(|server| server.protocol == Protocol::Opaque && server.selects(pod.into(), port))
     }
 
     /// Returns the workload that owns a pod.
-    pub(super) fn owner_of(&self, pod: &PodRecord) -> OwnerRef {
+    pub fn owner_of(&self, pod: &PodRecord) -> OwnerRef {
         let Some(direct) = &pod.owner else {
             return OwnerRef {
                 kind: "pod".into(),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
-use mesh_objects::model::Name;
 
 use self::parent::{ParentObject, RouteParent};
 use super::settings::PolicySettings;
-use super::store::Store;
+use crate::model::Name;
+use crate::store::Store;
 
 mod attached;
 mod backend;
@@ -51,7 +51,7 @@ pub enum OutboundError {
 const DEFAULT_PORT: u16 = 80;
 
 /// Resolves a target. The result does not change during a stream.
-pub(super) fn resolve(
+pub fn resolve(
     store: &Store,
     settings: &PolicySettings,
     target: &Target,
@@ -113,7 +113,7 @@ fn parse_authority(authority: &Arc<str>, domain: &str) -> Result<(Name, u16), Ou
 /// Returns the policy. `None` for an address in the cluster that belongs to no Service and to no
 /// EgressNetwork, and for one that does not belong to the object of the key any more: the client
 /// has to look it up again.
-pub(super) fn policy(
+pub fn policy(
     store: &Store,
     settings: &PolicySettings,
     key: &OutboundKey,
@@ -179,10 +179,7 @@ pub(super) fn policy(
 
 /// Returns the namespaces whose objects determine the policy, other than as backends. Routes are in
 /// the namespace of their parent or of the client.
-pub(super) fn namespaces<'a>(
-    settings: &'a PolicySettings,
-    key: &'a OutboundKey,
-) -> [&'a Arc<str>; 2] {
+pub fn namespaces<'a>(settings: &'a PolicySettings, key: &'a OutboundKey) -> [&'a Arc<str>; 2] {
     match key {
         OutboundKey::Service {
             service,
@@ -195,7 +192,7 @@ pub(super) fn namespaces<'a>(
     }
 }
 
-pub(super) fn service_meta(service: &Name, port: u16) -> Meta {
+pub fn service_meta(service: &Name, port: u16) -> Meta {
     port_meta("core", "Service", service, port)
 }
 

@@ -9,11 +9,11 @@ use mesh_core::resilience::{Retry, Timeouts};
 use mesh_core::retry::{DEFAULT_BACKOFF, DEFAULT_REQUEST_BYTES};
 use mesh_core::route::{Route, Rule};
 use mesh_k8s::traffic_annotations::Retries;
-use mesh_objects::model::{self, ConnectionRoute};
 
 use super::backend::BackendBuilder;
 use super::parent::RouteParent;
-use crate::index::inbound::route_meta;
+use crate::model::{self, ConnectionRoute};
+use crate::policy::inbound::route_meta;
 
 /// The settings of a route and one of its rules. The route's annotations replace the parent's: all
 /// timeouts together, and all settings of retries together. A zero timeout means none.

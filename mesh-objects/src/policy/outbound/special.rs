@@ -12,10 +12,10 @@ use mesh_core::policy::outbound::{
 use mesh_core::resilience::Timeouts;
 use mesh_core::route::http::HttpMatch;
 use mesh_core::route::{Route, Rule};
-use mesh_objects::model::Name;
 
 use super::service_meta;
-use crate::index::inbound::DETECT_TIMEOUT;
+use crate::model::Name;
+use crate::policy::inbound::DETECT_TIMEOUT;
 
 /// Forwards traffic that leaves the cluster to its original destination.
 pub(super) fn fallback(addr: SocketAddr) -> OutboundPolicy {

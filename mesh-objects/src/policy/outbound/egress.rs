@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mesh_objects::model::EgressNetwork;
-use mesh_objects::policy::age::Age;
-
-use crate::index::settings::PolicySettings;
-use crate::index::store::Store;
+use crate::model::EgressNetwork;
+use crate::policy::age::Age;
+use crate::policy::settings::PolicySettings;
+use crate::store::Store;
 
 /// Returns the EgressNetwork of an address for the clients of a namespace. If that namespace has
 /// any, the EgressNetworks of the global namespace do not apply. The longest prefix wins, then the

@@ -11,11 +11,11 @@ use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::{HttpMatch, PathMatch};
 use mesh_core::route::{Route, Rule};
 use mesh_k8s::traffic_annotations::Retries;
-use mesh_objects::model::{EgressNetwork, TrafficPolicy};
 
 use super::backend::BackendBuilder;
 use super::parent::{ParentObject, RouteParent};
 use super::routes::{self, Overrides};
+use crate::model::{EgressNetwork, TrafficPolicy};
 
 /// The message of requests that an EgressNetwork denies, as in Linkerd.
 const DENIED: &str = "traffic not allowed";

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use mesh_core::policy::inbound::{DefaultPolicy, PortProbes};
-use mesh_objects::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
-use mesh_objects::policy::server;
 
-use crate::index::settings::NodeProbeSource;
-use crate::index::store::Store;
+use crate::model::{ExternalWorkload, Name, PodRecord, Server, WorkloadRef};
+use crate::policy::server;
+use crate::policy::settings::NodeProbeSource;
+use crate::store::Store;
 
 /// A pod or an ExternalWorkload.
 #[derive(Clone, Copy)]
@@ -18,16 +18,16 @@ pub(super) enum Workload<'a> {
 
 /// A port that several Servers select.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::index) struct Overlap {
-    pub(in crate::index) port: u16,
+pub struct Overlap {
+    pub port: u16,
     /// The Server that applies.
-    pub(in crate::index) server: Name,
+    pub server: Name,
     /// A Server that has no effect on the port.
-    pub(in crate::index) ignored: Name,
+    pub ignored: Name,
 }
 
 /// Returns the Servers that have no effect on a port that they select.
-pub(in crate::index) fn overlaps(store: &Store, workload: &WorkloadRef, port: u16) -> Vec<Overlap> {
+pub fn overlaps(store: &Store, workload: &WorkloadRef, port: u16) -> Vec<Overlap> {
     let Some(workload) = Workload::find(store, workload) else {
         return Vec::new();
     };
