@@ -31,9 +31,10 @@ pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {
     invalid::analyze(objects, &mut findings);
     servers::analyze(objects, &mut findings);
     services::analyze(objects, &mut findings);
-    routes::analyze(objects, &mut findings);
+    let attachments = routes::Attachments::new(objects);
+    routes::analyze(objects, &attachments, &mut findings);
     shadowed::analyze(objects, &mut findings);
-    authorizations::analyze(objects, &mut findings);
+    authorizations::analyze(objects, &attachments, &mut findings);
     duplicates::analyze(objects, &mut findings);
     networks::analyze(objects, &mut findings);
     profiles::analyze(objects, &mut findings);

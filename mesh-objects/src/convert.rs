@@ -48,7 +48,8 @@ mod service;
 pub use self::{
     json::{Json, without_position},
     manifest::Manifest,
-    object::{ObjectError, listed_object, object, valid},
+    object::{ObjectError, listed_object, object, reported_route, valid},
+    pod::default_policy,
 };
 
 /// Why an object cannot be converted.

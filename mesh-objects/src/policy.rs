@@ -10,7 +10,18 @@
 pub mod age;
 pub mod attachment;
 pub mod authorization;
+pub mod backend;
 pub mod inbound;
 pub mod outbound;
+pub mod rate_limit;
 pub mod server;
 pub mod settings;
+
+/// Lists the ports of a Service in the text of a condition.
+fn list(ports: &[u16]) -> String {
+    if ports.is_empty() {
+        return "none".to_owned();
+    }
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(", ")
+}

@@ -6,10 +6,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::{
-    AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload, GrpcRoute, HttpRoute,
-    Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node, Object, OwnedObject,
-    OwnerRef, PodRecord, Protocol, RateLimitPolicy, Server, ServerAuthorization, Service,
-    ServiceProfile, Slice, SliceTarget,
+    AuthenticationRef, AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload,
+    GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node,
+    Object, OwnedObject, OwnerRef, PodRecord, Protocol, RateLimitPolicy, Server,
+    ServerAuthorization, Service, ServiceProfile, Slice, SliceTarget,
 };
 
 /// A change of the set of objects.
@@ -185,6 +185,14 @@ tables! {
     EgressNetwork: egress_networks,
 }
 
+impl FromIterator<Object> for Store {
+    fn from_iter<I: IntoIterator<Item = Object>>(objects: I) -> Self {
+        let mut store = Self::default();
+        store.apply(vec![Change::Replace(objects.into_iter().collect())]);
+        store
+    }
+}
+
 impl Store {
     /// Applies changes and returns their effect. An object that is applied unchanged has none.
     pub fn apply(&mut self, batch: Vec<Change>) -> ChangeSet {
@@ -356,6 +364,15 @@ impl Store {
 
     pub fn network_authentication(&self, name: &Name) -> Option<&NetworkAuthentication> {
         self.network_authentications.get(name).map(Arc::as_ref)
+    }
+
+    /// Returns whether an authentication exists. ServiceAccounts need not exist.
+    pub fn has_authentication(&self, reference: &AuthenticationRef) -> bool {
+        match reference {
+            AuthenticationRef::MeshTls(name) => self.mesh_tls_authentications.contains_key(name),
+            AuthenticationRef::Network(name) => self.network_authentications.contains_key(name),
+            AuthenticationRef::ServiceAccount(_) => true,
+        }
     }
 
     pub fn services_at(&self, ip: IpAddr) -> impl Iterator<Item = &Service> {

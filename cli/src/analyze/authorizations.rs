@@ -1,14 +1,20 @@
 //! Policies whose target or requirements do not exist, and what no policy uses.
 
+use mesh_core::route::filter::RequestKind;
 use mesh_k8s::pod::PROXY_CONTAINER;
-use mesh_objects::policy::attachment::limits_rate;
+use mesh_objects::policy::attachment::requests_of_server;
+use mesh_objects::policy::rate_limit::rate_limit_of_server;
 use serde_json::Value;
 
 use super::finding::Finding;
 use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
-use super::routes;
+use super::routes::Attachments;
 
-pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
+pub(super) fn analyze(
+    objects: &Objects,
+    attachments: &Attachments<'_>,
+    findings: &mut Vec<Finding>,
+) {
     for policy in objects.of(POLICY, "AuthorizationPolicy") {
         target(objects, policy, findings);
         requirements(objects, policy, findings);
@@ -17,7 +23,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
         servers(objects, policy, findings);
     }
     for limit in objects.of(POLICY, "HTTPLocalRateLimitPolicy") {
-        rate_limit(objects, limit, findings);
+        rate_limit(objects, attachments, limit, findings);
     }
     for authentication in objects.of(POLICY, "MeshTLSAuthentication") {
         accounts(objects, authentication, findings);
@@ -194,38 +200,46 @@ fn servers(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
     }
 }
 
-fn rate_limit(objects: &Objects, limit: &Object, findings: &mut Vec<Finding>) {
+fn rate_limit(
+    objects: &Objects,
+    attachments: &Attachments<'_>,
+    limit: &Object,
+    findings: &mut Vec<Finding>,
+) {
     let name = text(&limit.spec()["targetRef"]["name"]);
     let Some(server) = objects.find(POLICY, "Server", &limit.namespace, name) else {
         let missing = Missing::target(limit, "spec.targetRef", (POLICY, "Server", name));
         findings.push(missing.finding(objects, limit));
         return;
     };
-    let protocol = server.spec()["proxyProtocol"].as_str().unwrap_or("unknown");
-    let is_limited = |server| limits_rate(server, routes::route_parents(objects));
-    if !server.server().is_none_or(is_limited) {
+    // An invalid Server is reported itself.
+    let Some(server) = server.server() else {
+        return;
+    };
+    if requests_of_server(server, attachments.of_server(server)) != Some(RequestKind::Http) {
         findings.push(Finding::new(
             limit,
             "spec.targetRef",
             "no-effect",
             format!(
-                "Server {name} has proxyProtocol {protocol}, to which rate limits do not apply"
+                "Server {name} has proxyProtocol {}, to which rate limits do not apply",
+                server.protocol
             ),
             "use a Server with proxyProtocol unknown, HTTP/1 or HTTP/2",
         ));
     }
-    let older = objects
-        .of(POLICY, "HTTPLocalRateLimitPolicy")
-        .filter(|other| other.namespace == limit.namespace && other.is_older(limit))
-        .find(|other| text(&other.spec()["targetRef"]["name"]) == name);
-    if let Some(older) = older {
+    let all = objects.of(POLICY, "HTTPLocalRateLimitPolicy");
+    let applies = rate_limit_of_server(server, all.filter_map(Object::rate_limit_policy));
+    if let (Some(own), Some(applies)) = (limit.rate_limit_policy(), applies)
+        && own.name != applies.name
+    {
         findings.push(Finding::new(
             limit,
             "spec.targetRef",
             "conflict",
             format!(
                 "{} is older and limits the same Server, so this one has no effect",
-                older.name
+                applies.name.name
             ),
             "merge the two",
         ));

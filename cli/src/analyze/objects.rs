@@ -8,7 +8,9 @@ use mesh_k8s::kinds::LabelSelector;
 use mesh_k8s::pod::PROXY_CONTAINER;
 use mesh_k8s::select;
 use mesh_objects::convert;
-use mesh_objects::model::{EgressNetwork, ExternalWorkload, Object as Record, Server, Service};
+use mesh_objects::model::{
+    EgressNetwork, ExternalWorkload, Object as Record, RateLimitPolicy, Server, Service,
+};
 use mesh_objects::policy::server;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -274,6 +276,13 @@ impl Object {
     pub(super) fn egress_network(&self) -> Option<&EgressNetwork> {
         match &self.record {
             Some(Record::EgressNetwork(network)) => Some(network),
+            _ => None,
+        }
+    }
+
+    pub(super) fn rate_limit_policy(&self) -> Option<&RateLimitPolicy> {
+        match &self.record {
+            Some(Record::RateLimitPolicy(policy)) => Some(policy),
             _ => None,
         }
     }

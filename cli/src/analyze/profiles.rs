@@ -2,13 +2,14 @@
 
 use mesh_k8s::crd::service_profile::ServiceProfileSpec;
 use mesh_k8s::validate::{self, Denied, Submission};
+use mesh_objects::model::{Name, ParentKind, ParentRef};
 use mesh_objects::policy::attachment::RouteRank;
 use serde::Deserialize as _;
 
 use self::condition::implies;
 use super::finding::Finding;
 use super::objects::{Object, Objects, PROFILE, text};
-use super::routes::{self, Parent, ParentKind};
+use super::routes;
 
 mod condition;
 
@@ -301,14 +302,16 @@ fn replaced_routes(
     } else {
         format!(" for clients in namespace {}", profile.namespace)
     };
-    for (route, rank) in routes::routes(objects) {
-        let of_service = |parent: &Parent| {
-            parent.kind == ParentKind::Service
-                && (&*parent.namespace, &*parent.name) == (namespace, name)
+    for (route, kind) in routes::routes(objects) {
+        let of_service = |parent: &ParentRef| {
+            parent.kind == ParentKind::Service && parent.name == Name::new(namespace, name)
         };
-        let parent = routes::parents(route).find(|(_, parent)| of_service(parent));
-        if let Some((at, _)) = parent
-            && matches!(rank, RouteRank::Grpc | RouteRank::Http)
+        let parent = routes::parents(route).iter().position(of_service);
+        if let Some(at) = parent
+            && matches!(
+                RouteRank::new(kind.indexed()),
+                Some(RouteRank::Grpc | RouteRank::Http)
+            )
         {
             findings.push(Finding::new(
                 route,

@@ -1,48 +1,83 @@
 //! Routes that attach nowhere, and their backends. The policy controller reports the same decisions
 //! as conditions of the routes: [`mesh_objects::policy::attachment`] makes them.
 
+use std::collections::HashMap;
+
 use mesh_core::annotation::OPAQUE_PORTS;
-use mesh_k8s::pod::ports;
-use mesh_objects::model::{self, Name, Object as Record, ParentRef};
-use mesh_objects::policy::attachment::{
-    MistakenField, Refusal, RouteParents, RouteRank, attach_to_egress_network, attach_to_server,
-    attach_to_service, conflict, grpc_route_of_server,
+use mesh_core::ports::PortSet;
+use mesh_objects::convert;
+use mesh_objects::model::{
+    Name, Object as Record, ParentKind, ParentRef, PortProtocol, ReportedKind, ReportedRoute,
+    Server, Service,
 };
-use serde_json::Value;
+use mesh_objects::policy::attachment::{
+    Claim, MistakenField, Refusal, RouteParents, RouteRank, attach_to_egress_network,
+    attach_to_server, attach_to_service, conflict, grpc_route_of_server, is_port,
+};
+use mesh_objects::policy::backend::{Unresolved, resolve};
 
 use super::finding::Finding;
-use super::objects::{GATEWAY, Object, Objects, POLICY, list, text};
+use super::objects::{Object, Objects, POLICY, list};
 
-/// The kinds of routes in the order of precedence for one parent.
-const ROUTES: [(&str, &str, RouteRank); 5] = [
-    (GATEWAY, "GRPCRoute", RouteRank::Grpc),
-    (POLICY, "HTTPRoute", RouteRank::Http),
-    (GATEWAY, "HTTPRoute", RouteRank::Http),
-    (GATEWAY, "TLSRoute", RouteRank::Tls),
-    (GATEWAY, "TCPRoute", RouteRank::Tcp),
+const ROUTES: [ReportedKind; 5] = [
+    ReportedKind::GatewayGrpcRoute,
+    ReportedKind::PolicyHttpRoute,
+    ReportedKind::GatewayHttpRoute,
+    ReportedKind::GatewayTlsRoute,
+    ReportedKind::GatewayTcpRoute,
 ];
 
-/// A parent in a form that can be compared.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Parent {
-    pub(super) kind: ParentKind,
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) port: Option<u64>,
+/// The valid routes by their references, so that the time of an analysis is linear in the routes.
+#[derive(Default)]
+pub(super) struct Attachments<'a> {
+    of_servers: HashMap<&'a Name, Vec<RouteParents<'a>>>,
+    claims: HashMap<&'a ParentRef, Vec<Claim<'a>>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ParentKind {
-    Server,
-    Service,
-    EgressNetwork,
+impl<'a> Attachments<'a> {
+    pub(super) fn new(objects: &'a Objects) -> Self {
+        let mut all = Self::default();
+        let records = objects.iter().filter_map(Object::record);
+        for route in records.filter_map(Record::route_parents) {
+            for claim in route.claims() {
+                all.claims.entry(claim.parent).or_default().push(claim);
+            }
+            for reference in route.parents {
+                if reference.kind == ParentKind::Server {
+                    all.of_servers
+                        .entry(&reference.name)
+                        .or_default()
+                        .push(route);
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns the routes that reference a Server.
+    pub(super) fn of_server(
+        &self,
+        server: &Server,
+    ) -> impl Iterator<Item = RouteParents<'a>> + Clone {
+        let routes = self.of_servers.get(&server.name);
+        routes.map_or(&[][..], Vec::as_slice).iter().copied()
+    }
+
+    fn claims(&self, reference: &ParentRef) -> impl Iterator<Item = Claim<'a>> {
+        let claims = self.claims.get(reference);
+        claims.map_or(&[][..], Vec::as_slice).iter().copied()
+    }
 }
 
-pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
-    for (route, _) in routes(objects) {
+pub(super) fn analyze(
+    objects: &Objects,
+    attachments: &Attachments<'_>,
+    findings: &mut Vec<Finding>,
+) {
+    for (route, kind) in routes(objects) {
         if let Some(parents) = route.record().and_then(Record::route_parents) {
             for at in 0..parents.parents.len() {
-                attachment(objects, route, parents, at, findings);
+                attachment(objects, attachments, route, parents, at, findings);
             }
         }
         if route.list("parentRefs").is_empty() {
@@ -54,44 +89,25 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
                 "add a Service, Server or EgressNetwork",
             ));
         }
-        backends(objects, route, findings);
+        without_backend(route, findings);
+        if let Some(written) = convert::reported_route(kind, &route.json) {
+            backends(objects, route, &written, findings);
+        }
     }
 }
 
-/// Returns all routes.
-pub(super) fn routes(objects: &Objects) -> impl Iterator<Item = (&Object, RouteRank)> {
-    ROUTES
-        .iter()
-        .flat_map(|(group, kind, rank)| objects.of(group, kind).map(move |object| (object, *rank)))
-}
-
-/// Returns a parent of a kind of the mesh.
-pub(super) fn parent(route: &Object, reference: &Value) -> Option<Parent> {
-    let group = text(&reference["group"]);
-    let kind = match (
-        &*group.to_ascii_lowercase(),
-        &*text(&reference["kind"]).to_ascii_lowercase(),
-    ) {
-        (POLICY, "server") => ParentKind::Server,
-        // The Gateway API's group is the default, so the empty group has to be written.
-        ("" | "core", "service") if reference["group"].is_string() => ParentKind::Service,
-        (POLICY, "egressnetwork") => ParentKind::EgressNetwork,
-        _ => return None,
-    };
-    Some(Parent {
-        kind,
-        namespace: reference["namespace"]
-            .as_str()
-            .unwrap_or(&route.namespace)
-            .to_owned(),
-        name: text(&reference["name"]).to_owned(),
-        port: reference["port"].as_u64(),
+/// Returns all routes, in the order of the precedence of their kinds for one parent.
+pub(super) fn routes(objects: &Objects) -> impl Iterator<Item = (&Object, ReportedKind)> {
+    ROUTES.into_iter().flat_map(|kind| {
+        let all = objects.of(kind.group(), kind.as_str());
+        all.map(move |object| (object, kind))
     })
 }
 
 /// Reports why a parent does not accept the route.
 fn attachment(
     objects: &Objects,
+    attachments: &Attachments<'_>,
     route: &Object,
     parents: RouteParents<'_>,
     at: usize,
@@ -103,41 +119,39 @@ fn attachment(
     let Name { namespace, name } = &reference.name;
     let field = format!("spec.parentRefs[{at}]");
     let attached = match reference.kind {
-        model::ParentKind::Server => {
+        ParentKind::Server => {
             let server = objects.find(POLICY, "Server", namespace, name);
             // An invalid Server is reported itself, and its last valid version is not known.
             if server.is_some_and(|server| server.server().is_none()) {
                 return;
             }
             let server = server.and_then(Object::server);
-            let grpc = server.and_then(|it| grpc_route_of_server(it, route_parents(objects)));
+            let grpc = server.and_then(|it| grpc_route_of_server(it, attachments.of_server(it)));
             attach_to_server(parents, reference, server, grpc)
         }
-        model::ParentKind::Service => {
+        ParentKind::Service => {
             let service = objects.find("", "Service", namespace, name);
             if service.is_some_and(|service| service.service().is_none()) {
                 return;
             }
             attach_to_service(reference, service.and_then(Object::service))
         }
-        model::ParentKind::EgressNetwork => {
+        ParentKind::EgressNetwork => {
             let network = objects.find(POLICY, "EgressNetwork", namespace, name);
             let network = network.map(Object::egress_network);
             // The networks of the cluster are not known.
             attach_to_egress_network(reference, network, &[])
         }
         // Parents of other controllers are not known here.
-        model::ParentKind::Other => return,
+        ParentKind::Other => return,
     };
     match attached {
         Ok(()) => opaque(objects, route, reference, &field, findings),
         Err(refusal) => refused(objects, route, &refusal, &field, findings),
     }
-    let claims = route_parents(objects).flat_map(RouteParents::claims);
-    let mut own = parents.claims().filter(|claim| claim.parent == reference);
-    if reference.kind != model::ParentKind::Server
-        && let Some(own) = own.next()
-        && let Some(other) = conflict(own.rank, reference, [namespace, &route.namespace], claims)
+    let clients: [&str; 2] = [namespace, &route.namespace];
+    if let Some(rank) = RouteRank::new(parents.kind)
+        && let Some(other) = conflict(rank, reference, clients, attachments.claims(reference))
     {
         findings.push(conflicting(route, other.kind.as_str(), other.route, field));
     }
@@ -235,21 +249,21 @@ fn opaque(
     let Name { namespace, name } = &reference.name;
     let kind = route.record().and_then(Record::route_parents);
     let rank = kind.and_then(|parents| RouteRank::new(parents.kind));
-    if reference.kind != model::ParentKind::Service
+    if reference.kind != ParentKind::Service
         || !matches!(rank, Some(RouteRank::Grpc | RouteRank::Http))
     {
         return;
     }
     let service = objects.find("", "Service", namespace, name);
-    let port = service.and_then(|service| opaque_port(service, reference.port.map(u64::from)));
-    if let Some(port) = port {
+    let service = service.and_then(Object::service);
+    if let Some(port) = service.and_then(|service| opaque_port(service, reference)) {
         findings.push(Finding::new(
             route,
             field,
             "no-effect",
             format!("port {port} of Service {namespace}/{name} is opaque, so the route does not apply there"),
             format!(
-                "remove {port} from {OPAQUE_PORTS}: kubectl -n {namespace} edit service {name}; or delete the route"
+                "remove {port} from {OPAQUE_PORTS}, or correct its appProtocol: kubectl -n {namespace} edit service {name}; or delete the route"
             ),
         ));
     }
@@ -268,133 +282,99 @@ fn conflicting(route: &Object, kind: &str, other: &Name, field: String) -> Findi
     )
 }
 
-/// Returns the parents of all valid routes.
-pub(super) fn route_parents(objects: &Objects) -> impl Iterator<Item = RouteParents<'_>> + Clone {
-    let records = objects.iter().filter_map(Object::record);
-    records.filter_map(Record::route_parents)
+/// Returns the parents of a valid route; an invalid one has no effect.
+pub(super) fn parents(route: &Object) -> &[ParentRef] {
+    let parents = route.record().and_then(Record::route_parents);
+    parents.map_or(&[], |route| route.parents)
 }
 
-/// Returns the parents of a route that are of the mesh, with their positions.
-pub(super) fn parents(route: &Object) -> impl Iterator<Item = (usize, Parent)> {
-    let references = route.list("parentRefs").iter().enumerate();
-    references.filter_map(move |(at, reference)| Some((at, parent(route, reference)?)))
-}
-
-fn backends(objects: &Objects, route: &Object, findings: &mut Vec<Finding>) {
-    // A backend without a namespace is in the parent's namespace.
-    let parents: Vec<Parent> = parents(route).map(|(_, parent)| parent).collect();
-    let Some(parent) = parents
-        .iter()
-        .find(|parent| parent.kind != ParentKind::Server)
-    else {
-        return;
-    };
-    for (rule_at, rule) in route.list("rules").iter().enumerate() {
+/// Reports rules whose backends get no request.
+fn without_backend(route: &Object, findings: &mut Vec<Finding>) {
+    for (at, rule) in route.list("rules").iter().enumerate() {
         let all = list(&rule["backendRefs"]);
         if !all.is_empty() && all.iter().all(|backend| backend["weight"] == 0) {
             findings.push(Finding::new(
                 route,
-                format!("spec.rules[{rule_at}].backendRefs"),
+                format!("spec.rules[{at}].backendRefs"),
                 "no-backend",
                 "all have weight 0, so every request of the rule fails",
                 "give one of them a weight, or remove backendRefs to use the parent",
             ));
         }
-        for (at, backend) in all.iter().enumerate() {
-            let field = format!("spec.rules[{rule_at}].backendRefs[{at}]");
-            let namespace = backend["namespace"].as_str().unwrap_or(&parent.namespace);
-            let name = text(&backend["name"]);
-            let kind = backend["kind"].as_str().unwrap_or("Service");
-            let is_core = matches!(text(&backend["group"]), "" | "core");
-            let mut report = |field: String, problem: String, fix: &str| {
-                let problem = format!("{problem}, so requests to this backend fail");
-                findings.push(Finding::new(
-                    route,
-                    field,
-                    "missing-reference",
-                    problem,
-                    fix,
-                ));
-            };
-            if text(&backend["group"]) == POLICY && kind == "EgressNetwork" {
-                let own = parents.iter().any(|parent| {
-                    parent.kind == ParentKind::EgressNetwork
-                        && parent.namespace == namespace
-                        && parent.name == name
-                });
-                if !own {
-                    let problem =
-                        format!("EgressNetwork {namespace}/{name} is not a parent of the route");
-                    report(
-                        field,
-                        problem,
-                        "use a backend that is a Service or a parent",
-                    );
-                }
-                continue;
-            }
-            if !is_core || kind != "Service" {
-                let problem = format!("{kind} {namespace}/{name} cannot be a backend");
-                report(format!("{field}.kind"), problem, "use a Service");
-                continue;
-            }
-            let Some(service) = objects.find("", "Service", namespace, name) else {
-                let problem = format!("there is no Service {namespace}/{name}");
-                let fix = objects.fix_of_missing("", "Service");
-                report(format!("{field}.name"), problem, &fix);
-                continue;
-            };
-            match backend["port"].as_u64() {
-                None => report(
-                    format!("{field}.port"),
-                    "is missing".to_owned(),
-                    "add a port of the Service",
-                ),
-                port => {
-                    if let Some(problem) = missing_port(service, port) {
-                        report(
-                            format!("{field}.port"),
-                            problem,
-                            "use a port of the Service",
-                        );
-                    }
-                }
-            }
-        }
     }
 }
 
-/// Returns the first port of the parent whose annotation makes it opaque: the given one, or any.
-/// Without the annotation the default list applies, of ports that no HTTP server uses.
-fn opaque_port(service: &Object, port: Option<u64>) -> Option<u64> {
-    let listed = service.json["metadata"]["annotations"][OPAQUE_PORTS].as_str()?;
-    let opaque = ports::resolve_list(None, listed);
-    let all = service.list("ports").iter();
-    let mut all = all.filter_map(|entry| entry["port"].as_u64());
-    all.find(|number| {
-        port.is_none_or(|port| port == *number)
-            && u16::try_from(*number).is_ok_and(|number| opaque.contains(number))
-    })
-}
-
-fn missing_port(service: &Object, port: Option<u64>) -> Option<String> {
-    let port = port?;
-    let ports: Vec<u64> = service
-        .list("ports")
-        .iter()
-        .filter_map(|entry| entry["port"].as_u64())
-        .collect();
-    if ports.contains(&port) {
-        return None;
-    }
-    let known: Vec<String> = ports.iter().map(u64::to_string).collect();
-    let known = if known.is_empty() {
-        "none".to_owned()
-    } else {
-        known.join(", ")
+/// Reports backends whose requests fail. The backends of requests to a Server are its pods.
+fn backends(
+    objects: &Objects,
+    route: &Object,
+    written: &ReportedRoute,
+    findings: &mut Vec<Finding>,
+) {
+    let find = |group: &str, kind: &str, name: &Name| {
+        objects.find(group, kind, &name.namespace, &name.name)
     };
-    Some(format!(
-        "Service {} has no port {port}; it has {known}",
-        service.full_name()
-    ))
+    let service = |name: &Name| find("", "Service", name).and_then(Object::service);
+    let has_network = |name: &Name| find(POLICY, "EgressNetwork", name).is_some();
+    let of_clients = [ParentKind::Service, ParentKind::EgressNetwork];
+    let parents = written.parents.iter();
+    let parents = parents.filter(|parent| of_clients.contains(&parent.kind));
+    for (parent, backend) in parents.flat_map(|it| written.backends.iter().map(move |b| (it, b))) {
+        let Err(unresolved) = resolve(backend, parent, service, has_network) else {
+            continue;
+        };
+        let text = unresolved.to_string();
+        let (part, problem, fix) = match &unresolved {
+            // An object that cannot be read is reported itself.
+            Unresolved::Missing {
+                kind: "Service",
+                name,
+            } if find("", "Service", name).is_some() => {
+                continue;
+            }
+            Unresolved::Missing { kind, .. } => {
+                let group = if *kind == "Service" { "" } else { POLICY };
+                (".name", text, objects.fix_of_missing(group, kind))
+            }
+            Unresolved::Kind { kind, name } => (
+                ".kind",
+                format!("{kind} {name} cannot be a backend"),
+                "use a Service".to_owned(),
+            ),
+            Unresolved::NotParent(name) => (
+                "",
+                format!("EgressNetwork {name} is not a parent of the route"),
+                "use a backend that is a Service or a parent".to_owned(),
+            ),
+            Unresolved::ExternalName(_) => (
+                "",
+                text,
+                "use a Service with a selector, or an EgressNetwork as parent".to_owned(),
+            ),
+            Unresolved::NoPort { port: None, .. } => (
+                ".port",
+                "is missing".to_owned(),
+                "add a port of the Service".to_owned(),
+            ),
+            Unresolved::NoPort { .. } => (".port", text, "use a port of the Service".to_owned()),
+            Unresolved::Filters(_) => ("", text, "correct it".to_owned()),
+        };
+        findings.push(Finding::new(
+            route,
+            format!("{}{part}", backend.field),
+            "missing-reference",
+            format!("{problem}, so requests to this backend fail"),
+            fix,
+        ));
+    }
+}
+
+/// Returns the first port of the reference whose connections are not parsed. The default list
+/// applies without an annotation, and has ports that no HTTP server uses.
+fn opaque_port(service: &Service, reference: &ParentRef) -> Option<u16> {
+    let mut ports = service.ports.iter().map(|port| port.number);
+    ports.find(|port| {
+        is_port(reference, *port, Some(service))
+            && service.protocol(*port, &PortSet::default()) == PortProtocol::Opaque
+    })
 }

@@ -6,32 +6,35 @@
 
 use std::collections::BTreeMap;
 
-use mesh_objects::model::Object as Record;
+use mesh_objects::model::{Object as Record, ParentKind, ParentRef};
 use mesh_objects::policy::attachment::RouteRank;
 use serde_json::{Value, json};
 
 use super::finding::Finding;
 use super::objects::{Object, Objects, list};
-use super::routes::{self, Parent};
+use super::routes;
 
 /// A match of a rule in a form that can be compared, with the host.
 type Match = String;
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
-    let mut by_parent: BTreeMap<(RouteRank, Parent), Vec<&Object>> = BTreeMap::new();
-    for (route, rank) in routes::routes(objects) {
-        for (_, parent) in routes::parents(route) {
+    let mut by_parent: BTreeMap<(RouteRank, &ParentRef), Vec<&Object>> = BTreeMap::new();
+    for (route, kind) in routes::routes(objects) {
+        let Some(rank) = RouteRank::new(kind.indexed()) else {
+            continue;
+        };
+        let parents = routes::parents(route).iter();
+        for parent in parents.filter(|parent| parent.kind != ParentKind::Other) {
             by_parent.entry((rank, parent)).or_default().push(route);
         }
     }
     for ((rank, parent), mut routes) in by_parent {
-        routes.retain(|route| route.record().is_some());
         routes.sort_by_key(|route| route.record().and_then(Record::precedence));
         let mut used: BTreeMap<Match, (&Object, usize)> = BTreeMap::new();
         for route in routes {
             // Routes of several namespaces apply to different clients.
             used.retain(|_, (other, _)| {
-                other.namespace == parent.namespace || other.namespace == route.namespace
+                *other.namespace == *parent.name.namespace || other.namespace == route.namespace
             });
             for (at, rule) in route.list("rules").iter().enumerate() {
                 let matches = matches(route, rule, rank);

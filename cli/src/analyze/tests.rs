@@ -332,19 +332,49 @@ fn missing_backend_is_found() {
         ),
         (
             "{group: policy.linkerd.io, kind: EgressNetwork, name: all, port: 1}",
+            ".name",
+            "there is no EgressNetwork shop/all",
+        ),
+        (
+            "{name: external, port: 80}",
             "",
-            "is not a parent",
+            "Service shop/external is of type ExternalName, which has no endpoints",
         ),
     ] {
         let spec = format!(
             "{{parentRefs: [{{group: core, kind: Service, name: web}}], rules: [{{backendRefs: [{backend}]}}]}}"
         );
+        let external = "\napiVersion: v1\nkind: Service\nmetadata: {name: external, namespace: shop}\nspec: {type: ExternalName, externalName: a.example, ports: [{port: 80}]}\n";
         let field = format!("spec.rules[0].backendRefs[0]{field}");
         check(
-            &route(GATEWAY, "HTTPRoute", &spec),
+            &format!("{external}---{}", route(GATEWAY, "HTTPRoute", &spec)),
             ["missing-reference", "HTTPRoute shop/route", &field, text],
         );
     }
+}
+
+/// A backend fails where the route's status says so: for each parent, and also as a mirror.
+#[test]
+fn backends_are_resolved_for_each_parent_and_mirror() {
+    let network = policy("EgressNetwork", "{trafficPolicy: Allow}");
+    let parents = "[{group: policy.linkerd.io, kind: EgressNetwork, name: policy, port: 443}, {group: core, kind: Service, name: web}]";
+    let with = |rule: &str| {
+        let spec = format!("{{parentRefs: {parents}, rules: [{rule}]}}");
+        format!("{network}---{}", route(GATEWAY, "HTTPRoute", &spec))
+    };
+    let object = "HTTPRoute shop/route";
+    let backend =
+        "{backendRefs: [{group: policy.linkerd.io, kind: EgressNetwork, name: policy, port: 443}]}";
+    let field = "spec.rules[0].backendRefs[0]";
+    check(
+        &with(backend),
+        ["missing-reference", object, field, "is not a parent"],
+    );
+    let mirror =
+        "{filters: [{type: RequestMirror, requestMirror: {backendRef: {name: gone, port: 80}}}]}";
+    let field = "spec.rules[0].filters[0].requestMirror.backendRef.name";
+    let text = "there is no Service shop/gone, so requests to this backend fail";
+    check(&with(mirror), ["missing-reference", object, field, text]);
 }
 
 #[test]
@@ -390,11 +420,14 @@ fn route_whose_requests_all_fail_is_found() {
 
 #[test]
 fn route_for_an_opaque_port_is_found() {
-    let service = "\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop, annotations: {config.linkerd.io/opaque-ports: '81,90-99'}}\nspec: {clusterIP: 10.96.0.2, ports: [{port: 80}, {port: 95}]}\n";
+    let service = "\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop, annotations: {config.linkerd.io/opaque-ports: '81,90-99'}}\nspec: {clusterIP: 10.96.0.2, ports: [{port: 80}, {port: 95}, {port: 81, appProtocol: http}, {port: 82, appProtocol: tcp}]}\n";
     for (kind, port, is_found) in [
         ("HTTPRoute", ", port: 95", true),
         ("GRPCRoute", "", true),
         ("HTTPRoute", ", port: 80", false),
+        // The appProtocol decides before the annotation.
+        ("HTTPRoute", ", port: 81", false),
+        ("HTTPRoute", ", port: 82", true),
         ("TCPRoute", ", port: 95", false),
     ] {
         let spec = format!("{{parentRefs: [{{group: core, kind: Service, name: db{port}}}]}}");

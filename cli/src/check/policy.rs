@@ -7,13 +7,15 @@ mod probes;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_k8s::kinds::ResourceExt;
 use mesh_k8s::pod::ports;
+use mesh_objects::convert;
 use mesh_objects::model::{Name, Object, RouteId, Server};
+use mesh_objects::store::Store;
 use serde_json::Value;
 
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
 use super::selected::{Selected, of_kind, records, routes, routes_of, selected, servers};
 use super::{analysis, data_plane, fix};
-use crate::facts::{Environment, Facts, full_name};
+use crate::facts::{Environment, Facts, fact_ref, full_name};
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",
@@ -133,7 +135,7 @@ fn title(server: &Server) -> String {
 }
 
 /// Finds Servers that deny every request: their accessPolicy is deny, and neither an
-/// AuthorizationPolicy nor a ServerAuthorization applies.
+/// AuthorizationPolicy that clients can satisfy nor a ServerAuthorization applies.
 fn authorizations(facts: &Facts) -> CheckResult {
     let policies = records(facts, "AuthorizationPolicy", |object| match object {
         Object::AuthorizationPolicy(policy) => Some(policy),
@@ -144,6 +146,9 @@ fn authorizations(facts: &Facts) -> CheckResult {
         _ => None,
     })?;
     let all_routes = routes(facts)?;
+    // Authentications may be in any namespace.
+    let read = fact_ref(&facts.objects.policies)?.iter();
+    let store: Store = read.filter_map(convert::valid).collect();
     let mut wrong = Vec::new();
     for server in servers(facts)? {
         let workloads = selected(facts, &server)?;
@@ -157,7 +162,10 @@ fn authorizations(facts: &Facts) -> CheckResult {
             .map(|(_, route)| route.id())
             .collect();
         let allowed = policies.iter().any(|policy| {
-            policy.is_for_server(&server) || routes.iter().any(|route| policy.is_for_route(route))
+            let missing = policy.missing(|reference| store.has_authentication(reference));
+            missing.is_none()
+                && (policy.is_for_server(&server)
+                    || routes.iter().any(|route| policy.is_for_route(route)))
         });
         let selected = server_authorizations
             .iter()

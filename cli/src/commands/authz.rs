@@ -5,8 +5,9 @@ mod table;
 mod tests;
 
 use clap::Args as ClapArgs;
+use mesh_objects::store::Store;
 
-use self::table::{Row, Workload, external, rows};
+use self::table::{Row, Workload, external, rows, valid};
 use crate::commands::diagnostics::find_pods;
 use crate::exit::Failure;
 use crate::gather::policies;
@@ -39,15 +40,15 @@ struct Output {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
-    let objects = policies(&mesh).await.map_err(anyhow::Error::msg)?;
+    let store = valid(&policies(&mesh).await.map_err(anyhow::Error::msg)?);
     let workloads = match external_name(&args.resource) {
-        Some(name) => vec![external_workload(&mesh, global, &objects, name)?],
+        Some(name) => vec![external_workload(&mesh, global, &store, name)?],
         None => {
             let pods = find_pods(&mesh, &args.resource, global).await?;
             pods.iter().map(Workload::from).collect()
         }
     };
-    let rows = rows(&workloads, &objects);
+    let rows = rows(&workloads, &store);
     if rows.is_empty() {
         output::note(&format!(
             "no Server selects {}: its default policy applies",
@@ -99,7 +100,7 @@ fn external_name(resource: &str) -> Option<&str> {
 fn external_workload(
     mesh: &Mesh,
     global: &Global,
-    objects: &[serde_json::Value],
+    store: &Store,
     name: &str,
 ) -> anyhow::Result<Workload> {
     let namespace = global.namespace.as_deref();
@@ -109,5 +110,5 @@ fn external_workload(
             "ExternalWorkload {namespace}/{name} does not exist; select the namespace with -n"
         ))
     };
-    Ok(external(objects, namespace, name).ok_or_else(message)?)
+    Ok(external(store, namespace, name).ok_or_else(message)?)
 }

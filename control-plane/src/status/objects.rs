@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use mesh_objects::model::{
-    EgressNetwork, Key, Kind, Name, Object, ParentKind, ParentRef, ReportedKind, ReportedObject,
-    ReportedSpec, Server, Service,
+    EgressNetwork, Key, Kind, Name, Object, ParentRef, ReportedKind, ReportedObject, ReportedSpec,
+    Server, Service,
 };
 use mesh_objects::policy::attachment::{Claim, RouteParents, conflict, grpc_route_of_server};
 
@@ -31,16 +31,7 @@ pub(crate) struct ReportedKey {
 
 /// The routes that reference each parent.
 #[derive(Clone, Debug, Default)]
-struct Claims(Arc<HashMap<ParentKey, Vec<Claimant>>>);
-
-/// A parent as in a reference: routes for all ports do not conflict with routes for one port.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct ParentKey {
-    egress: bool,
-    name: Name,
-    port: Option<u16>,
-    section: Option<Arc<str>>,
-}
+struct Claims(Arc<HashMap<ParentRef, Vec<Claimant>>>);
 
 /// A route that references a parent, and the place of the reference.
 #[derive(Debug)]
@@ -136,7 +127,7 @@ impl StatusObjects {
 
     /// Returns the claim of another route that takes precedence over a reference.
     pub(super) fn conflicting(&self, own: Claim<'_>) -> Option<Claim<'_>> {
-        let claims = self.claims.0.get(&ParentKey::new(own.parent)?)?;
+        let claims = self.claims.0.get(own.parent)?;
         let claims = claims
             .iter()
             .filter_map(|claim| parents(&claim.route)?.claims().nth(claim.at));
@@ -181,34 +172,15 @@ pub(super) fn parents(object: &ReportedObject) -> Option<RouteParents<'_>> {
 impl Claims {
     /// Routes that have no effect take precedence over none.
     fn new<'a>(objects: impl Iterator<Item = &'a Arc<ReportedObject>>) -> Self {
-        let mut claims: HashMap<ParentKey, Vec<Claimant>> = HashMap::new();
+        let mut claims: HashMap<ParentRef, Vec<Claimant>> = HashMap::new();
         for object in objects.filter(|object| object.problem.is_none()) {
             let references = parents(object).into_iter().flat_map(RouteParents::claims);
             for (at, claim) in references.enumerate() {
-                if let Some(key) = ParentKey::new(claim.parent) {
-                    let route = object.clone();
-                    claims.entry(key).or_default().push(Claimant { route, at });
-                }
+                let route = object.clone();
+                let claimants = claims.entry(claim.parent.clone()).or_default();
+                claimants.push(Claimant { route, at });
             }
         }
         Self(Arc::new(claims))
-    }
-}
-
-impl ParentKey {
-    /// Returns `None` for a parent that has routes of several kinds: which of them apply to a
-    /// Server depends on its protocol.
-    fn new(parent: &ParentRef) -> Option<Self> {
-        let egress = match parent.kind {
-            ParentKind::Service => false,
-            ParentKind::EgressNetwork => true,
-            ParentKind::Server | ParentKind::Other => return None,
-        };
-        Some(Self {
-            egress,
-            name: parent.name.clone(),
-            port: parent.port,
-            section: parent.section.clone(),
-        })
     }
 }

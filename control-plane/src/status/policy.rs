@@ -1,10 +1,9 @@
 //! The status of policies: whether they have an effect.
 
-use mesh_objects::model::{
-    EgressNetwork, Name, ReportedKind, ReportedObject, ReportedSpec, ReportedTarget,
-};
-use mesh_objects::policy::age::Age;
-use mesh_objects::policy::attachment::limits_rate;
+use mesh_core::route::filter::RequestKind;
+use mesh_objects::model::{EgressNetwork, Name, ReportedObject, ReportedTarget};
+use mesh_objects::policy::attachment::requests_of_server;
+use mesh_objects::policy::rate_limit::rate_limit_of_server;
 
 use super::condition::{ACCEPTED, Condition};
 use super::objects::{StatusObjects, parents};
@@ -26,7 +25,7 @@ pub(super) fn rate_limit(
         name: target.name.clone(),
     };
     let server = objects.servers.get(&name);
-    let Some(server) = server.filter(|_| is_server(target)) else {
+    let Some(server) = server.filter(|_| target.is_server()) else {
         let kind = &target.kind;
         let message = format!("there is no {kind} {name}; expected a Server of the same namespace");
         return refuse(NO_MATCHING_TARGET, message);
@@ -36,22 +35,16 @@ pub(super) fn rate_limit(
     }
     let routes = objects.reported.values();
     let usable = routes.filter(|route| route.problem.is_none());
-    if !limits_rate(server, usable.filter_map(|route| parents(route))) {
+    let requests = requests_of_server(server, usable.filter_map(|route| parents(route)));
+    if requests != Some(RequestKind::Http) {
         let protocol = server.protocol;
         let message = format!(
             "Server {name} has proxyProtocol {protocol}, to which rate limits do not apply"
         );
         return refuse(NO_MATCHING_TARGET, message);
     }
-    // Policies that have no effect do not count.
-    let others = objects.reported.values().filter(|other| {
-        other.kind == ReportedKind::RateLimitPolicy
-            && other.name.namespace == object.name.namespace
-            && other.problem.is_none()
-            && matches!(&other.spec, ReportedSpec::RateLimit(other) if is_server(other) && other.name == target.name)
-    });
-    let first = others.min_by_key(|other| Age::new(other.created, &other.name));
-    match first {
+    let limits = objects.reported.values().map(|object| &**object);
+    match rate_limit_of_server(server, limits) {
         Some(first) if first.name != object.name => {
             let message = format!(
                 "HTTPLocalRateLimitPolicy {} is older and limits the same Server; merge the two",
@@ -61,11 +54,6 @@ pub(super) fn rate_limit(
         }
         _ => Condition::positive(ACCEPTED),
     }
-}
-
-fn is_server(target: &ReportedTarget) -> bool {
-    target.group.eq_ignore_ascii_case("policy.linkerd.io")
-        && target.kind.eq_ignore_ascii_case("Server")
 }
 
 /// Returns whether an EgressNetwork applies to clients.

@@ -4,13 +4,11 @@
 //! The index attaches routes by the same decisions. A route that is not accepted has no effect on
 //! the parent; a backend that is not resolved fails its share of the requests.
 
-use mesh_objects::model::{
-    BackendKind, Name, ParentKind, ParentRef, ReportedBackend, ReportedObject, ReportedRoute,
-    Service,
-};
+use mesh_objects::model::{Name, ParentKind, ParentRef, ReportedObject, ReportedRoute};
 use mesh_objects::policy::attachment::{
     Refusal, attach_to_egress_network, attach_to_server, attach_to_service,
 };
+use mesh_objects::policy::backend::resolve;
 
 use super::condition::{ACCEPTED, Condition, RESOLVED_REFS};
 use super::objects::{StatusObjects, parents};
@@ -23,8 +21,6 @@ pub(crate) struct ParentStatus {
 }
 
 pub(super) const UNSUPPORTED_VALUE: &str = "UnsupportedValue";
-const BACKEND_NOT_FOUND: &str = "BackendNotFound";
-const INVALID_KIND: &str = "InvalidKind";
 
 /// Returns the status for each parent of a supported kind.
 pub(super) fn statuses(
@@ -112,91 +108,16 @@ fn accepted(
 
 /// Returns whether all backends exist. The condition names the first that does not.
 fn resolved_refs(objects: &StatusObjects, route: &ReportedRoute, parent: &ParentRef) -> Condition {
+    let service = |name: &Name| objects.services.get(name).map(|service| &**service);
+    let has_network = |name: &Name| objects.egress_network(name).is_some();
     let unresolved = route.backends.iter().find_map(|backend| {
-        let (reason, message) = unresolved(objects, backend, parent)?;
-        let message = format!("{}: {message}", backend.field);
-        Some(Condition::negative(RESOLVED_REFS, reason, message))
+        let unresolved = resolve(backend, parent, service, has_network).err()?;
+        let message = format!("{}: {unresolved}", backend.field);
+        Some(Condition::negative(
+            RESOLVED_REFS,
+            unresolved.reason(),
+            message,
+        ))
     });
     unresolved.unwrap_or_else(|| Condition::positive(RESOLVED_REFS))
-}
-
-/// Returns why requests to a backend fail. A backend without a namespace is in the parent's.
-fn unresolved(
-    objects: &StatusObjects,
-    backend: &ReportedBackend,
-    parent: &ParentRef,
-) -> Option<(&'static str, String)> {
-    let reference = &backend.reference;
-    let name = Name {
-        namespace: reference
-            .namespace
-            .as_ref()
-            .unwrap_or(&parent.name.namespace)
-            .clone(),
-        name: reference.name.clone(),
-    };
-    match reference.kind {
-        BackendKind::Service => {}
-        BackendKind::EgressNetwork => return unresolved_network(objects, &name, parent),
-        BackendKind::Other => {
-            let kind = &backend.kind;
-            let message = format!("{kind} {name} cannot be a backend; expected a Service");
-            return Some((INVALID_KIND, message));
-        }
-    }
-    let Some(service) = objects.services.get(&name) else {
-        return Some((BACKEND_NOT_FOUND, format!("there is no Service {name}")));
-    };
-    if service.external_name {
-        let message = format!("Service {name} is of type ExternalName, which has no endpoints");
-        return Some((BACKEND_NOT_FOUND, message));
-    }
-    match reference.port {
-        None => {
-            let message = format!("has no port; Service {name} has {}", ports(service));
-            return Some((BACKEND_NOT_FOUND, message));
-        }
-        Some(port) if !service.has_port(port) => {
-            let message = format!(
-                "Service {name} has no port {port}; it has {}",
-                ports(service)
-            );
-            return Some((BACKEND_NOT_FOUND, message));
-        }
-        Some(_) => {}
-    }
-    let problem = backend.problem.as_ref()?;
-    Some((UNSUPPORTED_VALUE, problem.to_string()))
-}
-
-/// Traffic to addresses outside of the cluster can only be forwarded to where it is going, so that
-/// its own EgressNetwork is the only one that can be a backend.
-fn unresolved_network(
-    objects: &StatusObjects,
-    name: &Name,
-    parent: &ParentRef,
-) -> Option<(&'static str, String)> {
-    if objects.egress_network(name).is_none() {
-        return Some((
-            BACKEND_NOT_FOUND,
-            format!("there is no EgressNetwork {name}"),
-        ));
-    }
-    let is_parent = parent.kind == ParentKind::EgressNetwork && parent.name == *name;
-    (!is_parent).then(|| {
-        let message = format!("EgressNetwork {name} can only be a backend where it is the parent");
-        (INVALID_KIND, message)
-    })
-}
-
-fn ports(service: &Service) -> String {
-    let ports: Vec<String> = service
-        .ports
-        .iter()
-        .map(|port| port.number.to_string())
-        .collect();
-    if ports.is_empty() {
-        return "none".to_owned();
-    }
-    ports.join(", ")
 }

@@ -13,7 +13,9 @@ use super::{
     network_authentication, node, owned_object, pod, policy_http_route, rate_limit_policy,
     reported, server, server_authorization, service, service_profile,
 };
-use crate::model::{Kind, ListedKind, ListedObject, Object};
+use crate::model::{
+    Kind, ListedKind, ListedObject, Object, ReportedKind, ReportedRoute, ReportedSpec,
+};
 
 /// Why an object is invalid: it cannot be deserialized as its kind, or not converted.
 #[derive(Debug)]
@@ -114,6 +116,15 @@ pub fn listed_object(kind: ListedKind, json: Value) -> Result<Arc<ListedObject>,
     match indexed(Kind::Listed(kind), &Json(json))? {
         Object::Listed(object) => Ok(object),
         other => Err(format!("{other:?} is not listed")),
+    }
+}
+
+/// Returns a route in JSON as its status describes it, even if it is invalid.
+pub fn reported_route(kind: ReportedKind, json: &Value) -> Option<ReportedRoute> {
+    let read = reported::reported(kind, &Json(json.clone()), indexed).ok()?;
+    match read.spec {
+        ReportedSpec::Route(route) => Some(route),
+        _ => None,
     }
 }
 

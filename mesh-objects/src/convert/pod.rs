@@ -130,9 +130,12 @@ fn port_list(pod: &Pod, key: &str) -> PortSet {
         .unwrap_or_default()
 }
 
+/// Returns the policy of a workload's ports without Server; `None` for the policy of the cluster.
+/// The injector writes the namespace's annotation to its pods.
+///
 /// An invalid policy denies: the injector's webhook rejects it in a pod, so this pod bypassed the
 /// webhook, and any other policy could authorize more clients than intended.
-pub(super) fn default_policy(meta: &ObjectMeta) -> Option<DefaultPolicy> {
+pub fn default_policy(meta: &ObjectMeta) -> Option<DefaultPolicy> {
     let text = annotation(meta, keys::DEFAULT_INBOUND_POLICY)?;
     Some(text.parse().unwrap_or_else(|error| {
         let key = keys::DEFAULT_INBOUND_POLICY;

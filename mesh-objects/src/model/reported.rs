@@ -83,6 +83,13 @@ pub struct ReportedBackend {
     pub problem: Option<Arc<str>>,
 }
 
+impl ReportedTarget {
+    pub fn is_server(&self) -> bool {
+        self.group.eq_ignore_ascii_case("policy.linkerd.io")
+            && self.kind.eq_ignore_ascii_case("Server")
+    }
+}
+
 impl ReportedKind {
     /// Returns the kind of the record in the index.
     pub fn indexed(self) -> Kind {

@@ -38,7 +38,7 @@ pub struct RouteId {
     pub name: Name,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParentRef {
     pub kind: ParentKind,
     pub name: Name,
@@ -47,7 +47,7 @@ pub struct ParentRef {
     pub section: Option<Arc<str>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParentKind {
     Server,
     Service,

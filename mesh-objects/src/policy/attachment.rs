@@ -1,6 +1,7 @@
 //! Which parents accept a route.
 
 use ipnet::IpNet;
+use mesh_core::route::filter::RequestKind;
 
 use crate::model::{
     EgressNetwork, Kind, Name, Object, ParentKind, ParentRef, Protocol, Route, RouteId, Server,
@@ -221,19 +222,26 @@ pub fn attach_to_server(
     }
 }
 
-/// Returns whether rate limits apply to a Server: they apply to requests of HTTP. A Server of gRPC
-/// has these if HTTPRoutes are attached to it.
-pub fn limits_rate<'a>(
+/// Returns the requests that routes of a Server match; `None` if its connections are not parsed. A
+/// Server of gRPC has requests of HTTP if only HTTPRoutes are attached to it. Rate limits apply to
+/// requests of HTTP.
+pub fn requests_of_server<'a>(
     server: &Server,
     candidates: impl IntoIterator<Item = RouteParents<'a>> + Clone,
-) -> bool {
+) -> Option<RequestKind> {
     match server.protocol {
-        Protocol::Detect | Protocol::Http1 | Protocol::Http2 => true,
-        Protocol::Opaque | Protocol::Tls => false,
+        Protocol::Detect | Protocol::Http1 | Protocol::Http2 => Some(RequestKind::Http),
+        Protocol::Opaque | Protocol::Tls => None,
         Protocol::Grpc => {
             let grpc = grpc_route_of_server(server, candidates.clone());
             let mut routes = candidates.into_iter();
-            grpc.is_none() && routes.any(|route| is_attached_to_server(route, server, None))
+            let is_http =
+                grpc.is_none() && routes.any(|route| is_attached_to_server(route, server, None));
+            Some(if is_http {
+                RequestKind::Http
+            } else {
+                RequestKind::Grpc
+            })
         }
     }
 }
@@ -336,7 +344,7 @@ pub fn is_port(reference: &ParentRef, port: u16, service: Option<&Service>) -> b
 
 /// Returns the claim that takes precedence over a reference to a Service or EgressNetwork: the same
 /// reference of a route of another kind, which applies to the same clients. Routes for all ports do
-/// not conflict with routes for one port.
+/// not conflict with routes for one port. Which kind applies to a Server depends on its protocol.
 ///
 /// `clients` are the namespaces whose routes apply to the same clients: routes of the parent's
 /// namespace apply to all clients, others only to clients of their own namespace.
@@ -346,6 +354,12 @@ pub fn conflict<'a>(
     clients: [&str; 2],
     claims: impl IntoIterator<Item = Claim<'a>>,
 ) -> Option<Claim<'a>> {
+    if !matches!(
+        reference.kind,
+        ParentKind::Service | ParentKind::EgressNetwork
+    ) {
+        return None;
+    }
     let taken = claims.into_iter().filter(|claim| {
         claim.rank < rank && clients.contains(&&*claim.route.namespace) && claim.parent == reference
     });

@@ -32,14 +32,12 @@ impl AuthorizationPolicy {
     }
 
     /// Returns an authentication that the policy requires and that does not exist. No client
-    /// satisfies it, so the policy authorizes none. ServiceAccounts need not exist.
+    /// satisfies it, so the policy authorizes none.
     pub fn missing(
         &self,
         exists: impl Fn(&AuthenticationRef) -> bool,
     ) -> Option<&AuthenticationRef> {
-        self.required.iter().find(|reference| {
-            !matches!(reference, AuthenticationRef::ServiceAccount(_)) && !exists(reference)
-        })
+        self.required.iter().find(|reference| !exists(reference))
     }
 }
 

@@ -21,8 +21,10 @@ use mesh_core::route::{Route, Rule};
 use self::workload::Workload;
 pub use self::workload::{Overlap, overlaps};
 use crate::model::{self, Kind, Name, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef};
-use crate::policy::age::Age;
-use crate::policy::attachment::{grpc_route_of_server, is_attached_to_server};
+use crate::policy::attachment::{
+    RouteParents, grpc_route_of_server, is_attached_to_server, requests_of_server,
+};
+use crate::policy::rate_limit::rate_limit_of_server;
 use crate::policy::settings::PolicySettings;
 use crate::store::Store;
 
@@ -55,6 +57,15 @@ pub fn policy(
     Some(policy.admitting(probes, clients))
 }
 
+/// Returns the parents of the routes that may be attached to Servers of a namespace.
+pub fn routes_in<'a>(
+    store: &'a Store,
+    namespace: &Arc<str>,
+) -> impl Iterator<Item = RouteParents<'a>> {
+    let http = store.http_routes_in(namespace).map(|route| route.parents());
+    http.chain(store.grpc_routes_in(namespace).map(|route| route.parents()))
+}
+
 fn default_policy(settings: &PolicySettings, workload: Workload<'_>, port: u16) -> ServerPolicy {
     let policy = workload.default_policy(port, settings.default_policy);
     let opaque = workload.is_opaque(port);
@@ -70,60 +81,58 @@ fn server_policy(
     server: &Server,
 ) -> ServerPolicy {
     let namespace = &server.name.namespace;
-    let grpc_routes = store.grpc_routes_in(namespace);
-    let grpc_route = grpc_route_of_server(server, grpc_routes.map(|route| route.parents()));
-    let http_routes = || {
-        let routes = store.http_routes_in(namespace);
-        attached_routes(store, settings, server, grpc_route, routes)
-    };
+    let candidates: Vec<_> = routes_in(store, namespace).collect();
+    let candidates = candidates.iter().copied();
+    let grpc = grpc_route_of_server(server, candidates.clone());
     let http = || HttpServer {
-        routes: http_routes().unwrap_or_else(|| vec![default_http_route()]),
+        routes: attached_routes(
+            store,
+            settings,
+            server,
+            grpc,
+            store.http_routes_in(namespace),
+        )
+        .unwrap_or_else(|| vec![default_http_route()]),
         rate_limit: rate_limit(store, settings, server),
     };
     ServerPolicy {
         meta: policy_resource("server", &server.name),
-        protocol: match server.protocol {
-            Protocol::Detect => ServerProtocol::Detect {
+        protocol: match (server.protocol, requests_of_server(server, candidates)) {
+            (Protocol::Detect, _) => ServerProtocol::Detect {
                 timeout: DETECT_TIMEOUT,
                 http: http(),
             },
-            Protocol::Http1 => ServerProtocol::Http1(http()),
-            Protocol::Http2 => ServerProtocol::Http2(http()),
-            Protocol::Grpc => {
-                let routes = store.grpc_routes_in(namespace);
-                match attached_routes(store, settings, server, grpc_route, routes) {
-                    Some(routes) => ServerProtocol::Grpc(routes),
-                    None => match http_routes() {
-                        Some(routes) => ServerProtocol::Http2(HttpServer {
-                            routes,
-                            rate_limit: rate_limit(store, settings, server),
-                        }),
-                        None => ServerProtocol::Grpc(vec![default_grpc_route()]),
-                    },
-                }
+            (Protocol::Http1, _) => ServerProtocol::Http1(http()),
+            (Protocol::Http2, _) | (Protocol::Grpc, Some(RequestKind::Http)) => {
+                ServerProtocol::Http2(http())
             }
-            Protocol::Opaque => ServerProtocol::Opaque,
-            Protocol::Tls => ServerProtocol::Tls,
+            (Protocol::Grpc, _) => ServerProtocol::Grpc(
+                attached_routes(
+                    store,
+                    settings,
+                    server,
+                    grpc,
+                    store.grpc_routes_in(namespace),
+                )
+                .unwrap_or_else(|| vec![default_grpc_route()]),
+            ),
+            (Protocol::Opaque, _) => ServerProtocol::Opaque,
+            (Protocol::Tls, _) => ServerProtocol::Tls,
         },
         authorizations: authorizations::of_server(store, settings, server).into(),
         is_terminating: workload.is_terminating(),
     }
 }
 
-/// Returns the limit of a Server's proxies: the oldest of its policies. Its status is not read
-/// (docs/adr/0136).
 fn rate_limit(store: &Store, settings: &PolicySettings, server: &Server) -> Option<RateLimit> {
     let policies = store.rate_limit_policies_in(&server.name.namespace);
-    let policy = policies
-        .filter(|policy| policy.server == server.name.name)
-        .min_by_key(|policy| Age::new(policy.created, &policy.name))?;
     let RateLimitPolicy {
         name,
         total,
         identity,
         overrides,
         ..
-    } = policy;
+    } = rate_limit_of_server(server, policies)?;
     let identities = |accounts: &[Name]| {
         let identities = accounts.iter();
         identities

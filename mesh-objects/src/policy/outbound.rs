@@ -6,15 +6,16 @@ use std::sync::Arc;
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 
+use self::address::AddressOwner;
 use self::parent::{ParentObject, RouteParent};
 use super::settings::PolicySettings;
 use crate::model::Name;
 use crate::store::Store;
 
+mod address;
 mod attached;
 mod backend;
 mod default_route;
-mod egress;
 mod parent;
 mod protocol;
 mod routes;
@@ -69,14 +70,15 @@ pub fn resolve(
         }
         Target::Addr(addr) => {
             let ip = addr.ip().to_canonical();
-            Ok(match store.services_at(ip).next() {
-                Some(service) => OutboundKey::Service {
+            let owner = address::owner(store, settings, ip, client_namespace);
+            Ok(match owner {
+                AddressOwner::Service(service) => OutboundKey::Service {
                     service: service.name.clone(),
                     port: addr.port(),
                     client_namespace: client_namespace.clone(),
                     address: Some(ip),
                 },
-                None => OutboundKey::External {
+                _ => OutboundKey::External {
                     addr: *addr,
                     client_namespace: client_namespace.clone(),
                 },
@@ -124,15 +126,10 @@ pub fn policy(
             client_namespace,
         } => {
             let ip = addr.ip().to_canonical();
-            if store.services_at(ip).next().is_some() {
-                return None;
-            }
-            let Some(network) = egress::find(store, settings, ip, client_namespace) else {
-                let in_cluster = settings
-                    .cluster_networks
-                    .iter()
-                    .any(|net| net.contains(&ip));
-                return (!in_cluster).then(|| special::fallback(*addr));
+            let network = match address::owner(store, settings, ip, client_namespace) {
+                AddressOwner::EgressNetwork(network) => network,
+                AddressOwner::Outside => return Some(special::fallback(*addr)),
+                AddressOwner::Service(_) | AddressOwner::Inside => return None,
             };
             let object = ParentObject::EgressNetwork {
                 network,
@@ -152,8 +149,7 @@ pub fn policy(
                 return None;
             }
             let service = store.service(name);
-            let undefined = service
-                .is_some_and(|service| !service.ports.iter().any(|entry| entry.number == *port));
+            let undefined = service.is_some_and(|service| !service.has_port(*port));
             if address.is_some() && undefined {
                 return Some(special::undefined_port(name, *port));
             }

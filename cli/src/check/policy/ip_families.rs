@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use mesh_core::annotation;
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
+use mesh_objects::convert;
 
 use super::title;
 use crate::check::framework::{CheckResult, Finding, Outcome};
@@ -34,7 +35,7 @@ pub(super) fn bypassed(facts: &Facts) -> CheckResult {
     let default = &facts.values()?.proxy.default_inbound_policy;
     let mut namespaces = Vec::new();
     for pod in facts.meshed_pods()?.filter(|pod| passes_ipv6(pod)) {
-        let policy = default_inbound_policy(facts, pod, default);
+        let policy = default_inbound_policy(pod, default);
         let namespace = pod.namespace().unwrap_or_default();
         if !OPEN.contains(&policy.as_str()) && !namespaces.contains(&namespace) {
             wrong.push(finding(&format!("the default policy {policy}"), pod));
@@ -44,15 +45,10 @@ pub(super) fn bypassed(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// Returns the default policy of a pod: its own, its namespace's, or `default`.
-pub(in crate::check) fn default_inbound_policy(facts: &Facts, pod: &Pod, default: &str) -> String {
-    let key = annotation::DEFAULT_INBOUND_POLICY;
-    let of_namespace = || {
-        let namespace = facts.namespace(&pod.namespace()?)?;
-        pod::meta_annotation(&namespace.metadata, key)
-    };
-    let of_pod = pod::meta_annotation(&pod.metadata, key);
-    of_pod.or_else(of_namespace).unwrap_or(default).to_owned()
+/// Returns the default policy of a pod: its own, or `default`.
+pub(in crate::check) fn default_inbound_policy(pod: &Pod, default: &str) -> String {
+    let own = convert::default_policy(&pod.metadata);
+    own.map_or_else(|| default.to_owned(), |policy| policy.as_str().to_owned())
 }
 
 /// Returns whether the pod can be reached over IPv6 without its proxy.

@@ -357,6 +357,11 @@ fn server_that_allows_clients_is_ok() {
         add_route(facts, "web");
     });
     assert_eq!(by_route, Mark::Ok);
+    let unsatisfiable = mark(|facts| {
+        let gone = json!([{"group": "policy.linkerd.io", "kind": "MeshTLSAuthentication", "name": "gone"}]);
+        policy(facts, "AuthorizationPolicy")["spec"]["requiredAuthenticationRefs"] = gone;
+    });
+    assert_ne!(unsatisfiable, Mark::Ok);
 }
 
 #[test]

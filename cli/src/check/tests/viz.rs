@@ -101,8 +101,7 @@ pub(super) const FAULTS: &[Fault] = &[
     }),
     check("l5d-viz-data-plane-prom-authz").warns("namespace shop denies scrapes", |facts| {
         add_viz(facts);
-        let annotations = json!({"config.linkerd.io/default-inbound-policy": "deny"});
-        edit(&mut facts.objects.namespaces, "shop")["metadata"]["annotations"] = annotations;
+        edit_pod(facts, "web-0")["metadata"]["annotations"]["config.linkerd.io/default-inbound-policy"] = json!("deny");
     }),
     check("l5d-data-plane-prom").warns("no series of shop/web-1", |facts| {
         add_viz(facts);
@@ -124,6 +123,17 @@ fn all_checks_of_a_healthy_extension_pass() {
     for row in rows {
         assert_eq!(row.mark, super::Mark::Ok, "{}: {:?}", row.name, row.detail);
     }
+}
+
+/// The injector writes the annotation of a namespace to new pods. The policy controller reads only
+/// the annotation of the pod.
+#[test]
+fn annotation_of_a_namespace_is_not_the_policy_of_older_pods() {
+    let mut facts = super::healthy();
+    add_viz(&mut facts);
+    let annotations = json!({"config.linkerd.io/default-inbound-policy": "deny"});
+    edit(&mut facts.objects.namespaces, "shop")["metadata"]["annotations"] = annotations;
+    assert_eq!(super::wrong_rows(&facts), Vec::<&str>::new());
 }
 
 /// A Prometheus of the user needs no objects of the extension's own.

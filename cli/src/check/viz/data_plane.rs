@@ -21,8 +21,7 @@ pub(super) fn scrapes_are_authorized(facts: &Facts) -> CheckResult {
     let mut denied = BTreeSet::new();
     for pod in facts.meshed_pods()? {
         let namespace = pod.namespace().unwrap_or_default();
-        if default_inbound_policy(facts, pod, default) == DENY && !with_server.contains(&namespace)
-        {
+        if default_inbound_policy(pod, default) == DENY && !with_server.contains(&namespace) {
             denied.insert(namespace);
         }
     }

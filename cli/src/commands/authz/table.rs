@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use mesh_objects::convert;
 use mesh_objects::model::{
-    AuthenticationRef, AuthorizationPolicy, ExternalWorkload, Labels, MeshTlsAuthentication, Name,
-    NetworkAuthentication, Object, Server, ServerAuthorization,
+    AuthenticationRef, AuthorizationPolicy, ExternalWorkload, Labels, Name, Server,
 };
 use mesh_objects::policy::attachment::{
     MistakenField, Refusal, RouteParents, attach_to_server, grpc_route_of_server,
 };
+use mesh_objects::policy::inbound::routes_in;
 use mesh_objects::policy::server::{self, server_of_port};
+use mesh_objects::store::Store;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -40,18 +41,6 @@ pub(super) struct Row {
     pub(super) without_effect: Option<String>,
 }
 
-/// The valid policy objects of the mesh; the check `policy-readable` reports the others.
-#[derive(Default)]
-struct Objects {
-    servers: Vec<Arc<Server>>,
-    policies: Vec<Arc<AuthorizationPolicy>>,
-    server_authorizations: Vec<Arc<ServerAuthorization>>,
-    /// HTTPRoutes and GRPCRoutes.
-    routes: Vec<Object>,
-    mesh_tls: Vec<Arc<MeshTlsAuthentication>>,
-    networks: Vec<Arc<NetworkAuthentication>>,
-}
-
 /// A pod or an ExternalWorkload.
 pub(super) enum Workload {
     Pod {
@@ -59,45 +48,51 @@ pub(super) enum Workload {
         labels: Labels,
         named_ports: Vec<(Arc<str>, u16)>,
     },
-    External(Arc<ExternalWorkload>),
+    External(Box<ExternalWorkload>),
+}
+
+/// Returns the valid policy objects; the check `policy-readable` reports the others.
+pub(super) fn valid(objects: &[Value]) -> Store {
+    objects.iter().filter_map(convert::valid).collect()
 }
 
 /// Returns the ExternalWorkload of that name.
-pub(super) fn external(objects: &[Value], namespace: &str, name: &str) -> Option<Workload> {
-    let mut all = objects.iter().filter_map(convert::valid);
-    all.find_map(|object| match object {
-        Object::ExternalWorkload(workload) if workload.name == Name::new(namespace, name) => {
-            Some(Workload::External(workload))
-        }
-        _ => None,
-    })
+pub(super) fn external(store: &Store, namespace: &str, name: &str) -> Option<Workload> {
+    let workload = store.external_workload(&Name::new(namespace, name))?;
+    Some(Workload::External(Box::new(workload.clone())))
 }
 
 /// Returns a row for each authorization of the workloads' Servers and routes, and one for each
 /// without authorization.
-pub(super) fn rows(workloads: &[Workload], objects: &[Value]) -> Vec<Row> {
-    let objects = Objects::read(objects);
-    let is_selected = |server: &&Arc<Server>| {
+pub(super) fn rows(workloads: &[Workload], store: &Store) -> Vec<Row> {
+    let namespaces: BTreeSet<Arc<str>> = workloads
+        .iter()
+        .map(|workload| workload.view().namespace.into())
+        .collect();
+    let is_selected = |server: &&Server| {
         let mut all = workloads.iter();
         all.any(|workload| server.selects_workload(workload.view()))
     };
     let mut rows = Vec::new();
-    for server in objects.servers.iter().filter(is_selected) {
-        let base = Row {
-            server: server.name.name.to_string(),
-            port: server.port.to_string(),
-            route: None,
-            route_kind: None,
-            authorization_policy: None,
-            server_authorization: None,
-            access_policy: server.access.to_string(),
-            without_effect: objects.older(server, workloads),
-        };
-        rows.extend(objects.rows_of_server(server, &base));
-        let grpc = grpc_route_of_server(server, objects.routes());
-        for route in objects.routes() {
-            if let Some(attached) = attached(route, server, grpc) {
-                rows.extend(objects.rows_of_route(route, attached, &base));
+    for namespace in &namespaces {
+        for server in store.servers_in(namespace).filter(is_selected) {
+            let base = Row {
+                server: server.name.name.to_string(),
+                port: server.port.to_string(),
+                route: None,
+                route_kind: None,
+                authorization_policy: None,
+                server_authorization: None,
+                access_policy: server.access.to_string(),
+                without_effect: older(store, server, workloads),
+            };
+            rows.extend(rows_of_server(store, server, &base));
+            let routes = || routes_in(store, namespace);
+            let grpc = grpc_route_of_server(server, routes());
+            for route in routes() {
+                if let Some(attached) = attached(route, server, grpc) {
+                    rows.extend(rows_of_route(store, route, attached, &base));
+                }
             }
         }
     }
@@ -132,118 +127,94 @@ impl From<&MeshPod> for Workload {
     }
 }
 
-impl Objects {
-    fn read(all: &[Value]) -> Self {
-        let mut objects = Self::default();
-        for object in all.iter().filter_map(convert::valid) {
-            match object {
-                Object::Server(it) => objects.servers.push(it),
-                Object::AuthorizationPolicy(it) => objects.policies.push(it),
-                Object::ServerAuthorization(it) => objects.server_authorizations.push(it),
-                Object::MeshTlsAuthentication(it) => objects.mesh_tls.push(it),
-                Object::NetworkAuthentication(it) => objects.networks.push(it),
-                Object::PolicyHttpRoute(_)
-                | Object::GatewayHttpRoute(_)
-                | Object::GatewayGrpcRoute(_) => objects.routes.push(object),
-                _ => {}
+/// Names the Servers that apply in place of a Server, if others apply to all its ports.
+fn older(store: &Store, server: &Server, workloads: &[Workload]) -> Option<String> {
+    let mut names = BTreeSet::new();
+    for workload in workloads.iter().map(Workload::view) {
+        for port in server.ports_of(workload) {
+            let servers = store.servers_in(&server.name.namespace);
+            let first = server_of_port(servers, workload, port)?;
+            if first.name == server.name {
+                return None;
             }
+            names.insert(&*first.name.name);
         }
-        objects
     }
-
-    fn routes(&self) -> impl Iterator<Item = RouteParents<'_>> {
-        self.routes.iter().filter_map(Object::route_parents)
+    if names.is_empty() {
+        return Some("no workload has the port".to_owned());
     }
+    let names: Vec<&str> = names.into_iter().collect();
+    Some(format!("Server {} is older", names.join(", ")))
+}
 
-    /// Names the Servers that apply in place of a Server, if others apply to all its ports.
-    fn older(&self, server: &Server, workloads: &[Workload]) -> Option<String> {
-        let mut names = BTreeSet::new();
-        for workload in workloads.iter().map(Workload::view) {
-            for port in server.ports_of(workload) {
-                let servers = self.servers.iter().map(AsRef::as_ref);
-                let first = server_of_port(servers, workload, port)?;
-                if first.name == server.name {
-                    return None;
-                }
-                names.insert(&*first.name.name);
-            }
-        }
-        if names.is_empty() {
-            return Some("no workload has the port".to_owned());
-        }
-        let names: Vec<&str> = names.into_iter().collect();
-        Some(format!("Server {} is older", names.join(", ")))
+fn rows_of_server(store: &Store, server: &Server, base: &Row) -> Vec<Row> {
+    let namespace = &server.name.namespace;
+    let is_for = |policy: &AuthorizationPolicy| policy.is_for_server(server);
+    let mut rows = rows_of_policies(store, namespace, base, is_for);
+    let selecting = store
+        .server_authorizations_in(namespace)
+        .filter(|authorization| authorization.is_for_server(server));
+    rows.extend(selecting.map(|authorization| Row {
+        server_authorization: Some(authorization.name.name.to_string()),
+        ..base.clone()
+    }));
+    if rows.is_empty() {
+        rows.push(base.clone());
     }
+    rows
+}
 
-    fn rows_of_server(&self, server: &Server, base: &Row) -> Vec<Row> {
-        let mut rows = self.rows_of_policies(base, |policy| policy.is_for_server(server));
-        let selecting = self
-            .server_authorizations
-            .iter()
-            .filter(|authorization| authorization.is_for_server(server));
-        rows.extend(selecting.map(|authorization| Row {
-            server_authorization: Some(authorization.name.name.to_string()),
-            ..base.clone()
-        }));
-        if rows.is_empty() {
-            rows.push(base.clone());
-        }
-        rows
-    }
+/// Returns the rows of a route that references a Server, with or without effect.
+fn rows_of_route(
+    store: &Store,
+    route: RouteParents<'_>,
+    attached: Result<(), Refusal>,
+    base: &Row,
+) -> Vec<Row> {
+    let kind = format!("{}.{}", route.kind.as_str(), route.kind.group());
+    let base = Row {
+        route: Some(route.name.name.to_string()),
+        route_kind: Some(kind.to_lowercase()),
+        without_effect: base
+            .without_effect
+            .clone()
+            .or_else(|| attached.err().map(|refusal| without_effect(&refusal))),
+        ..base.clone()
+    };
+    let id = route.id();
+    let is_for = |policy: &AuthorizationPolicy| policy.is_for_route(&id);
+    let rows = rows_of_policies(store, &route.name.namespace, &base, is_for);
+    if rows.is_empty() { vec![base] } else { rows }
+}
 
-    /// Returns the rows of a route that references a Server, with or without effect.
-    fn rows_of_route(
-        &self,
-        route: RouteParents<'_>,
-        attached: Result<(), Refusal>,
-        base: &Row,
-    ) -> Vec<Row> {
-        let kind = format!("{}.{}", route.kind.as_str(), route.kind.group());
-        let base = Row {
-            route: Some(route.name.name.to_string()),
-            route_kind: Some(kind.to_lowercase()),
+fn rows_of_policies(
+    store: &Store,
+    namespace: &Arc<str>,
+    base: &Row,
+    applies: impl Fn(&AuthorizationPolicy) -> bool,
+) -> Vec<Row> {
+    let policies = store.authorization_policies_in(namespace);
+    policies
+        .filter(|policy| applies(policy))
+        .map(|policy| Row {
+            authorization_policy: Some(policy.name.name.to_string()),
             without_effect: base
                 .without_effect
                 .clone()
-                .or_else(|| attached.err().map(|refusal| without_effect(&refusal))),
+                .or_else(|| missing_reference(store, policy)),
             ..base.clone()
-        };
-        let id = route.id();
-        let rows = self.rows_of_policies(&base, |policy| policy.is_for_route(&id));
-        if rows.is_empty() { vec![base] } else { rows }
-    }
+        })
+        .collect()
+}
 
-    fn rows_of_policies(
-        &self,
-        base: &Row,
-        applies: impl Fn(&AuthorizationPolicy) -> bool,
-    ) -> Vec<Row> {
-        let policies = self.policies.iter().filter(|policy| applies(policy));
-        policies
-            .map(|policy| Row {
-                authorization_policy: Some(policy.name.name.to_string()),
-                without_effect: base
-                    .without_effect
-                    .clone()
-                    .or_else(|| self.missing_reference(policy)),
-                ..base.clone()
-            })
-            .collect()
-    }
-
-    fn missing_reference(&self, policy: &AuthorizationPolicy) -> Option<String> {
-        let missing = policy.missing(|reference| match reference {
-            AuthenticationRef::MeshTls(name) => self.mesh_tls.iter().any(|it| it.name == *name),
-            AuthenticationRef::Network(name) => self.networks.iter().any(|it| it.name == *name),
-            AuthenticationRef::ServiceAccount(_) => true,
-        })?;
-        let (kind, name) = match missing {
-            AuthenticationRef::MeshTls(name) => ("MeshTLSAuthentication", name),
-            AuthenticationRef::Network(name) => ("NetworkAuthentication", name),
-            AuthenticationRef::ServiceAccount(name) => ("ServiceAccount", name),
-        };
-        Some(format!("{kind} {} does not exist", name.name))
-    }
+fn missing_reference(store: &Store, policy: &AuthorizationPolicy) -> Option<String> {
+    let missing = policy.missing(|reference| store.has_authentication(reference))?;
+    let (kind, name) = match missing {
+        AuthenticationRef::MeshTls(name) => ("MeshTLSAuthentication", name),
+        AuthenticationRef::Network(name) => ("NetworkAuthentication", name),
+        AuthenticationRef::ServiceAccount(name) => ("ServiceAccount", name),
+    };
+    Some(format!("{kind} {} does not exist", name.name))
 }
 
 /// Returns whether the Server accepts the route; `None` if the route does not reference it.
@@ -368,8 +339,9 @@ spec:
    spec: {server: {name: vms}, client: {unauthenticated: true}}}
 "#;
         let values: Vec<Value> = serde_norway::from_str(objects).unwrap();
-        assert!(external(&values, "other", "vm").is_none());
-        let vm = external(&values, "shop", "vm").unwrap();
+        let store = valid(&values);
+        assert!(external(&store, "other", "vm").is_none());
+        let vm = external(&store, "shop", "vm").unwrap();
         assert_eq!(
             table(&vm, objects),
             [
@@ -382,7 +354,7 @@ spec:
 
     fn table(workload: &Workload, objects: &str) -> Vec<String> {
         let objects: Vec<Value> = serde_norway::from_str(objects).unwrap();
-        rows(std::slice::from_ref(workload), &objects)
+        rows(std::slice::from_ref(workload), &valid(&objects))
             .iter()
             .map(|row| {
                 let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());

@@ -9,7 +9,7 @@ use mesh_test_support::campaign::Choices;
 use mesh_test_support::policies::{self, PORTS};
 use serde_json::Value;
 
-use super::table::{Workload, rows};
+use super::table::{Workload, rows, valid};
 use crate::analyze;
 use crate::resource::MeshPod;
 
@@ -38,7 +38,7 @@ fn compare(pod: &Value, objects: &[Value], records: &[Object], text: &str) -> us
         &serde_json::from_value(pod.clone()).unwrap(),
         &[],
     ));
-    let rows = rows(&[workload], objects);
+    let rows = rows(&[workload], &valid(objects));
     let mut set = analyze::Objects::default();
     objects.iter().cloned().for_each(|object| set.add(object));
     let findings = analyze::analyze(&set);

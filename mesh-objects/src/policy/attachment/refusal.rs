@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::model::{Name, Protocol};
+use crate::policy::list;
 
 /// Why a parent does not accept a route. Its text names the object, the field and the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,12 +169,4 @@ impl fmt::Display for Refusal {
             ),
         }
     }
-}
-
-fn list(ports: &[u16]) -> String {
-    if ports.is_empty() {
-        return "none".to_owned();
-    }
-    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-    ports.join(", ")
 }
