@@ -21,7 +21,7 @@ mod services;
 mod shadowed;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use self::{finding::Finding, objects::Objects};
 

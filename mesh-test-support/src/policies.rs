@@ -10,19 +10,28 @@ pub const SERVERS: [&str; 4] = ["a", "b", "c", "d"];
 /// The ports of the pods `web-0` and `api-0` in the namespace `shop`.
 pub const PORTS: [u16; 2] = [8080, 9990];
 
+/// Authentications of the ServiceAccount `api` and of the clients in 10.1.0.0/16.
+const AUTHENTICATIONS: [&str; 2] = [
+    "{apiVersion: policy.linkerd.io/v1alpha1, kind: MeshTLSAuthentication, metadata: {name: api, namespace: shop}, \
+     spec: {identityRefs: [{kind: ServiceAccount, name: api}]}}",
+    "{apiVersion: policy.linkerd.io/v1alpha1, kind: NetworkAuthentication, metadata: {name: pods, namespace: shop}, \
+     spec: {networks: [{cidr: 10.1.0.0/16}]}}",
+];
+
 /// Returns a set of valid objects in YAML: two pods and a Service in the namespace `shop`, with
-/// Servers, HTTPRoutes, GRPCRoutes and authorizations.
+/// Servers, HTTPRoutes, GRPCRoutes, authentications and authorizations.
 pub fn random(choices: &mut Choices) -> Vec<String> {
     let pod = |name: &str| {
         format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}-0, namespace: shop, labels: {{app: {name}}}}}, \
-             spec: {{containers: [{{name: app, ports: [{{name: http, containerPort: 8080}}, {{name: admin, containerPort: 9990}}]}}]}}, \
+             spec: {{containers: [{{name: app, ports: [{{name: http, containerPort: 8080}}, {{name: admin, containerPort: 9990}}]}}, {{name: linkerd-proxy}}]}}, \
              status: {{phase: Running, podIP: 10.1.0.1}}}}"
         )
     };
     let service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, \
         spec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{name: http, port: 80}, {name: admin, port: 81}]}}";
     let mut objects = vec![pod("web"), pod("api"), service.to_owned()];
+    objects.extend(AUTHENTICATIONS.map(str::to_owned));
     for name in &SERVERS[..choices.below(SERVERS.len() + 1)] {
         objects.push(server(choices, name));
     }
@@ -57,7 +66,13 @@ fn server(choices: &mut Choices, name: &str) -> String {
     let protocol = choices.of_these(&[
         "unknown", "HTTP/1", "HTTP/2", "gRPC", "gRPC", "opaque", "TLS",
     ]);
-    let access = choices.of_these(&["deny", "all-unauthenticated"]);
+    let access = choices.of_these(&[
+        "deny",
+        "deny",
+        "all-unauthenticated",
+        "all-authenticated",
+        "cluster-unauthenticated",
+    ]);
     format!(
         "{{apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {{name: {name}, namespace: shop, creationTimestamp: {created}}}, \
          spec: {{podSelector: {selector}, port: {port}, proxyProtocol: {protocol}, accessPolicy: {access}}}}}"
@@ -102,6 +117,17 @@ fn parent(choices: &mut Choices) -> String {
 
 fn authorization(choices: &mut Choices, at: usize) -> String {
     let server = choices.of_these(&SERVERS);
+    if choices.below(4) == 0 {
+        let client = choices.of_these(&[
+            "{unauthenticated: true}",
+            "{meshTLS: {unauthenticatedTLS: true}}",
+            "{meshTLS: {serviceAccounts: [{name: api}]}}",
+        ]);
+        return format!(
+            "{{apiVersion: policy.linkerd.io/v1beta1, kind: ServerAuthorization, metadata: {{name: policy-{at}, namespace: shop}}, \
+             spec: {{server: {{name: {server}}}, client: {client}}}}}"
+        );
+    }
     let target = match choices.below(4) {
         0 => "{kind: Namespace, name: shop}".to_owned(),
         1 => "{group: policy.linkerd.io, kind: HTTPRoute, name: route-0}".to_owned(),
@@ -112,6 +138,8 @@ fn authorization(choices: &mut Choices, at: usize) -> String {
         "",
         "{kind: ServiceAccount, name: default}",
         "{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: gone}",
+        "{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: api}",
+        "{group: policy.linkerd.io, kind: NetworkAuthentication, name: pods}",
     ]);
     format!(
         "{{apiVersion: policy.linkerd.io/v1alpha1, kind: AuthorizationPolicy, metadata: {{name: policy-{at}, namespace: shop}}, \

@@ -6,6 +6,7 @@ use super::*;
 
 mod annotations;
 mod authorizations;
+pub(crate) mod effect;
 mod overlaps;
 mod profiles;
 
@@ -223,7 +224,9 @@ fn route_of_a_service_without_an_assigned_address_attaches() {
         )
     };
     assert_eq!(
-        findings(&with("selector: {app: web}, ports: [{port: 80}]")),
+        findings(&with(
+            "selector: {app: web}, ports: [{port: 80, targetPort: http}]"
+        )),
         []
     );
     for spec in [

@@ -10,6 +10,7 @@ use super::*;
 use edits::{container_status, edit_pod, not_ready, pre};
 use faults::{FAULTS, Fault};
 
+mod agreement;
 mod classes;
 mod consequences;
 mod edits;

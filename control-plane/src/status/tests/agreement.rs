@@ -24,7 +24,7 @@ fn routes_apply_where_their_status_says_so() {
     for _ in 0..1_000 {
         let all = policies::random(&mut choices);
         let text = all.join("\n---\n");
-        let has_no_influence = ["kind: Pod", "kind: AuthorizationPolicy"];
+        let has_no_influence = ["kind: Pod", "Authorization", "Authentication"];
         let with_influence: Vec<String> = all
             .into_iter()
             .filter(|object| !has_no_influence.iter().any(|kind| object.contains(kind)))
