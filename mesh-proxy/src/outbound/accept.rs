@@ -40,8 +40,8 @@ enum ConnectionError {
 
 /// A connection with resolved destination and protocol.
 enum ResolvedConnection {
-    Tunnel(Io, Box<Connected>),
-    Http(Io, Rc<ClientConnection>, Protocol),
+    Tunnel(Box<Connected>),
+    Http(Rc<ClientConnection>, Protocol),
     /// The application closed the connection during detection.
     Closed,
 }
@@ -80,8 +80,8 @@ impl Outbound {
         let (client, dst) = (accepted.peer, accepted.original_dst);
         // Each step is boxed when it begins, and freed when it ends.
         match Box::pin(self.resolve(accepted)).await {
-            Ok(ResolvedConnection::Tunnel(io, server)) => Box::pin(self.copy(io, *server)).await,
-            Ok(ResolvedConnection::Http(io, connection, protocol)) => {
+            Ok((io, ResolvedConnection::Tunnel(server))) => Box::pin(self.copy(io, *server)).await,
+            Ok((io, ResolvedConnection::Http(connection, protocol))) => {
                 let drain = connection.drain();
                 let serving =
                     self.server
@@ -91,7 +91,7 @@ impl Outbound {
                     tracing::debug!(%dst, error = &error as &dyn std::error::Error, "HTTP connection failed");
                 }
             }
-            Ok(ResolvedConnection::Closed) => {}
+            Ok((_, ResolvedConnection::Closed)) => {}
             Err(error) => {
                 let errors = &self.context.families.errors;
                 errors.tcp(Direction::Outbound, dst.into(), error.reason());
@@ -103,26 +103,37 @@ impl Outbound {
     async fn resolve(
         &self,
         accepted: AcceptedConnection,
-    ) -> Result<ResolvedConnection, ConnectionError> {
+    ) -> Result<(Io, ResolvedConnection), ConnectionError> {
         let (client, dst) = (accepted.peer, accepted.original_dst);
         if self.is_own_port(&accepted) {
             return Err(ConnectionError::Loop(dst));
         }
-        let families = &self.context.families;
-        let transport = families.tcp.transport(labels::outbound_accept(dst));
+        let tcp = &self.context.families.tcp;
+        let transport = tcp.transport(labels::outbound_accept(dst));
         let mut io = Io::plain(accepted.tcp).measured(transport.open());
-        if self.context.config.outbound.ingress {
-            return Box::pin(self.resolve_ingress(io, client, dst)).await;
-        }
+        let resolved = if self.context.config.outbound.ingress {
+            Box::pin(self.resolve_ingress(&mut io, client, dst)).await
+        } else {
+            self.resolve_original(&mut io, client, dst).await
+        };
         // After a mere close the application would have an empty stream that looks complete.
-        let updates = Box::pin(self.context.discovery.outbound(dst)).await;
-        let updates = updates.inspect_err(|_| io.reset_on_close())?;
+        let resolved = resolved.inspect_err(|_| io.reset_on_close())?;
+        Ok((io, resolved))
+    }
+
+    /// Resolves a connection whose destination is the original one.
+    async fn resolve_original(
+        &self,
+        io: &mut Io,
+        client: SocketAddr,
+        dst: SocketAddr,
+    ) -> Result<ResolvedConnection, ConnectionError> {
+        let updates = Box::pin(self.context.discovery.outbound(dst)).await?;
         let target = updates.borrow().clone();
         let labels = || labels::parent(&target.policy.parent);
         let protocol = &target.policy.protocol;
-        families
-            .detect
-            .outbound_connection(&labels(), protocol_label(protocol));
+        let detect = &self.context.families.detect;
+        detect.outbound_connection(&labels(), protocol_label(protocol));
         let plan = match protocol {
             OutboundProtocol::Detect { .. } => ProtocolPlan::Detect(self.classifier.timeout),
             OutboundProtocol::Http1(_) => ProtocolPlan::Http(Protocol::Http1),
@@ -139,7 +150,7 @@ impl Outbound {
             }
             self.opaque.connect(&target).await.ok()
         };
-        let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
+        let classified = self.classifier.classify(io, plan, dst, labels, dial);
         let classified = classified.await?;
         // What the application has sent was meant for the object that had the address.
         if updates.borrow().replaces(target.object.as_ref()) {
@@ -151,13 +162,12 @@ impl Outbound {
         Ok(match classified {
             Classification::Http(protocol) => {
                 let connection = self.http.connection(client, dst, updates);
-                ResolvedConnection::Http(io, Rc::new(connection), protocol)
+                ResolvedConnection::Http(Rc::new(connection), protocol)
             }
-            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
+            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(server),
             Classification::Opaque(None) => {
-                let server = Box::pin(self.opaque.connect(&target)).await;
-                let server = server.inspect_err(|_| io.reset_on_close())?;
-                ResolvedConnection::Tunnel(io, Box::new(server))
+                let server = Box::pin(self.opaque.connect(&target)).await?;
+                ResolvedConnection::Tunnel(Box::new(server))
             }
             Classification::Closed => ResolvedConnection::Closed,
         })
@@ -167,7 +177,7 @@ impl Outbound {
     /// other connection is forwarded to its original destination.
     async fn resolve_ingress(
         &self,
-        mut io: Io,
+        io: &mut Io,
         client: SocketAddr,
         dst: SocketAddr,
     ) -> Result<ResolvedConnection, ConnectionError> {
@@ -182,22 +192,20 @@ impl Outbound {
             }
             self.opaque.connect(&target).await.ok()
         };
-        let classified = self.classifier.classify(&mut io, plan, dst, labels, dial);
+        let classified = self.classifier.classify(io, plan, dst, labels, dial);
         Ok(match classified.await? {
             Classification::Http(protocol) => {
                 let connection = self.http.ingress_connection(client, dst);
-                ResolvedConnection::Http(io, Rc::new(connection), protocol)
+                ResolvedConnection::Http(Rc::new(connection), protocol)
             }
-            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(io, server),
+            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(server),
             Classification::Opaque(None) => {
-                let target = self.original_target(dst).await;
-                let target = target.inspect_err(|_| io.reset_on_close())?;
+                let target = self.original_target(dst).await?;
                 if let OutboundProtocol::Tls(_) = target.policy.protocol {
                     return self.resolve_tls(io, &target).await;
                 }
-                let server = self.opaque.connect(&target).await;
-                let server = server.inspect_err(|_| io.reset_on_close())?;
-                ResolvedConnection::Tunnel(io, Box::new(server))
+                let server = self.opaque.connect(&target).await?;
+                ResolvedConnection::Tunnel(Box::new(server))
             }
             Classification::Closed => ResolvedConnection::Closed,
         })
@@ -225,24 +233,19 @@ impl Outbound {
     /// Routes the application's own TLS by server name, and forwards it as opaque bytes.
     async fn resolve_tls(
         &self,
-        mut io: Io,
+        io: &mut Io,
         target: &OutboundTarget,
     ) -> Result<ResolvedConnection, ConnectionError> {
-        let name = match self.classifier.detect_tls(&mut io).await? {
+        let name = match self.classifier.detect_tls(io).await? {
             TlsDetected::ClientHello { sni: Some(name) } => name,
             TlsDetected::Eof => return Ok(ResolvedConnection::Closed),
             TlsDetected::ClientHello { sni: None } | TlsDetected::NotTls => {
-                io.reset_on_close();
                 return Err(ConnectionError::NoServerName);
             }
-            TlsDetected::TimedOut => {
-                io.reset_on_close();
-                return Err(ConnectionError::ClientHelloTimeout);
-            }
+            TlsDetected::TimedOut => return Err(ConnectionError::ClientHelloTimeout),
         };
-        let server = self.opaque.connect_tls(target, &name).await;
-        let server = server.inspect_err(|_| io.reset_on_close())?;
-        Ok(ResolvedConnection::Tunnel(io, Box::new(server)))
+        let server = self.opaque.connect_tls(target, &name).await?;
+        Ok(ResolvedConnection::Tunnel(Box::new(server)))
     }
 
     async fn copy(&self, client: Io, server: Connected) {
