@@ -112,20 +112,16 @@ impl OutgoingBody {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendBodyError>> {
         loop {
             let filled = self.poll_fill_frame(cx);
+            let is_waiting = filled.is_pending();
+            let sent = self.poll_send_pending(cx);
+            // The peer receives the data that preceded the failure, as far as the windows allow: it
+            // does without a proxy, too.
             if let Poll::Ready(Err(error)) = filled {
-                self.send_pending(cx);
                 return Poll::Ready(Err(error.into()));
             }
-            while !self.pending.is_empty() {
-                let capacity = ready!(self.stream.poll_capacity(cx))?;
-                let data = self.pending.take(capacity);
-                let is_last =
-                    self.pending.is_empty() && matches!(self.end, Some(BodyEnd::NoTrailers));
-                self.stream.send_data(data, is_last);
-                self.progress += 1;
-                if is_last {
-                    return Poll::Ready(Ok(()));
-                }
+            let is_last = ready!(sent)?;
+            if is_last {
+                return Poll::Ready(Ok(()));
             }
             match self.end.take() {
                 Some(BodyEnd::NoTrailers) => {
@@ -136,21 +132,25 @@ impl OutgoingBody {
                     self.stream.send_trailers(&trailers);
                     return Poll::Ready(Ok(()));
                 }
-                None => ready!(filled)?,
+                None if is_waiting => return Poll::Pending,
+                None => {}
             }
         }
     }
 
-    /// Sends the data that was read before the body failed, as far as the windows allow: the peer
-    /// receives it without a proxy, too.
-    fn send_pending(&mut self, cx: &Context<'_>) {
-        while !self.pending.is_empty()
-            && let Poll::Ready(Ok(capacity)) = self.stream.poll_capacity(cx)
-        {
+    /// Sends the data that was read; returns whether it ended the stream.
+    fn poll_send_pending(&mut self, cx: &Context<'_>) -> Poll<Result<bool, SendBodyError>> {
+        while !self.pending.is_empty() {
+            let capacity = ready!(self.stream.poll_capacity(cx))?;
             let data = self.pending.take(capacity);
-            self.stream.send_data(data, false);
+            let is_last = self.pending.is_empty() && matches!(self.end, Some(BodyEnd::NoTrailers));
+            self.stream.send_data(data, is_last);
             self.progress += 1;
+            if is_last {
+                return Poll::Ready(Ok(true));
+            }
         }
+        Poll::Ready(Ok(false))
     }
 }
 
