@@ -124,7 +124,7 @@ fn of_routes<M, T>(
 /// Returns the filters of a rule or backend if one of them needs the extension, and their number
 /// is within the limit.
 fn extended(filters: &[Filter], requests: RequestKind) -> Option<Vec<wire::Filter>> {
-    first_beyond_linkerd(filters, requests)?;
+    first_beyond_linkerd(filters, requests, |_| true)?;
     let fits = filters.len() <= MAX_EXTENDED_FILTERS;
     fits.then(|| filters.iter().map(filter_to_proto).collect())
 }

@@ -133,30 +133,30 @@ pub(super) fn timeouts_to_proto(
     (Some(wire), request)
 }
 
-/// Returns the place and the type of the first filter that needs the extension.
+/// Returns the place and the type of the first filter that needs the extension, among the filters
+/// `of` admits.
 pub(super) fn first_beyond_linkerd(
     filters: &[Filter],
     requests: RequestKind,
+    of: impl Fn(&Filter) -> bool,
 ) -> Option<(usize, &'static str)> {
-    let mut filters = filters.iter().enumerate();
+    let mut filters = filters.iter().enumerate().filter(|(_, filter)| of(filter));
     filters.find_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)))
 }
 
-/// Returns the filters of the standard message, which lacks those that a proxy can do without.
+/// Returns the filters of the standard message. It lacks the ones that a proxy can do without.
 pub(super) fn standard(filters: &[Filter]) -> impl Iterator<Item = &Filter> {
-    filters.iter().filter(|filter| is_standard(filter))
+    filters.iter().filter(|filter| is_needed(filter))
 }
 
-fn is_standard(filter: &Filter) -> bool {
+fn is_needed(filter: &Filter) -> bool {
     filter.left_out(Proxies::Linkerd).is_none()
 }
 
 /// Returns the filter of the standard message that stands for `filters`, if one of them is needed
 /// and has no message in the API.
 pub(super) fn replacement(filters: &[Filter], requests: RequestKind) -> Option<Filter> {
-    let mut needed = filters.iter().enumerate().filter(|(_, it)| is_standard(it));
-    let (at, found) =
-        needed.find_map(|(at, filter)| Some((at, filter.type_beyond_linkerd(requests)?)))?;
+    let (at, found) = first_beyond_linkerd(filters, requests, is_needed)?;
     let message = format!("filters[{at}].type: {found} is not supported by this proxy");
     Some(Filter::InternalError(message.into()))
 }
