@@ -108,9 +108,8 @@ impl Daemon {
     }
 
     /// Spawns the source, applies its batches to the index, and waits until everything has been
-    /// read once; returns `false` if a signal arrives or the source exits first. If the source is
-    /// an API server, `kinds` are watched; the name and the rights of
-    /// this process there are given.
+    /// read once; returns `false` if a signal arrives or the source exits first. An API server is
+    /// called with the name and the rights of this process, and its objects of `kinds` are watched.
     pub async fn read_source<I: Send + 'static>(
         &mut self,
         source: Source,

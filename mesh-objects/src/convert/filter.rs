@@ -258,10 +258,10 @@ fn first_unsupported<F: Serialize>(
 ) -> Result<Option<String>, ConvertError> {
     let filters = convert_all("filters", filters, read)?;
     let unsupported = filters.iter().enumerate().find(|(_, filter)| {
-        let is_fault = |it: &ExtensionJson| fault::is_reference(&it.group, &it.kind);
-        let is_a_fault =
-            filter.r#type == "ExtensionRef" && filter.extension_ref.as_ref().is_some_and(is_fault);
-        !is_a_fault && !supported.contains(&&*filter.r#type)
+        let names_fault = |it: &ExtensionJson| fault::is_reference(&it.group, &it.kind);
+        let is_fault = filter.r#type == "ExtensionRef"
+            && filter.extension_ref.as_ref().is_some_and(names_fault);
+        !is_fault && !supported.contains(&&*filter.r#type)
     });
     Ok(unsupported.map(|(at, filter)| {
         format!(

@@ -1,6 +1,8 @@
 //! The fields of a route that have no effect on its Servers, so that they are logged.
 
-use mesh_core::route::filter::{Filter, Proxies};
+use std::borrow::Cow;
+
+use mesh_core::route::filter::Proxies;
 
 use crate::model::{ParentKind, Route};
 
@@ -8,7 +10,7 @@ use crate::model::{ParentKind, Route};
 pub(super) fn warn_of_ignored<M>(route: &Route<M>) {
     for (field, problem) in ignored(route) {
         tracing::warn!(
-            kind = route.id.kind.as_str(), object = %route.id.name, field, problem,
+            kind = route.id.kind.as_str(), object = %route.id.name, field, problem = &*problem,
             "Ignored field of a route of a Server"
         );
     }
@@ -16,7 +18,7 @@ pub(super) fn warn_of_ignored<M>(route: &Route<M>) {
 
 /// The other parents of a route may use fields that Servers ignore, except for references to
 /// Servers themselves.
-fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
+fn ignored<M>(route: &Route<M>) -> Vec<(String, Cow<'static, str>)> {
     let is_server = |kind: ParentKind| kind == ParentKind::Server;
     let mut found = Vec::new();
     for (at, parent) in route.parents.iter().enumerate() {
@@ -26,16 +28,16 @@ fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
         let field = format!("spec.parentRefs[{at}]");
         if parent.port.is_some() {
             let problem = "the route has no effect on Servers: remove the port";
-            found.push((format!("{field}.port"), problem));
+            found.push((format!("{field}.port"), problem.into()));
         }
         if parent.section.is_some() {
             let problem = "the route has no effect on Servers: remove the sectionName";
-            found.push((format!("{field}.sectionName"), problem));
+            found.push((format!("{field}.sectionName"), problem.into()));
         }
         if parent.name.namespace != route.id.name.namespace {
             let problem =
                 "the route has no effect on Servers: create it in the namespace of the Server";
-            found.push((format!("{field}.namespace"), problem));
+            found.push((format!("{field}.namespace"), problem.into()));
         }
     }
     let only_servers = route.parents.iter().all(|parent| is_server(parent.kind));
@@ -43,19 +45,23 @@ fn ignored<M>(route: &Route<M>) -> Vec<(String, &'static str)> {
         return found;
     }
     for (at, rule) in route.rules.iter().enumerate() {
-        let is_left_out = |filter: &Filter| filter.left_out(Proxies::OfServer).is_some();
-        if let Some(filter) = rule.filters.iter().position(is_left_out) {
-            let filter = rule.place(filter);
-            let problem = "proxies of a Server do not change response headers: remove the filter";
-            found.push((format!("spec.rules[{at}].filters[{filter}]"), problem));
+        let mut filters = rule.filters.iter().enumerate();
+        let left_out =
+            filters.find_map(|(at, it)| Some((rule.place(at), it.left_out(Proxies::OfServer)?)));
+        if let Some((filter, effect)) = left_out {
+            let problem = format!("{effect}: remove the filter");
+            found.push((
+                format!("spec.rules[{at}].filters[{filter}]"),
+                problem.into(),
+            ));
         }
         if rule.backends.as_ref().is_some_and(|it| !it.is_empty()) {
             let problem = "a Server has no other backend than its pod: remove the backends";
-            found.push((format!("spec.rules[{at}].backendRefs"), problem));
+            found.push((format!("spec.rules[{at}].backendRefs"), problem.into()));
         }
         if rule.request_timeout.is_some() || rule.backend_timeout.is_some() {
             let problem = "proxies of a Server have no timeouts: remove them, or set them in a route of the Service";
-            found.push((format!("spec.rules[{at}].timeouts"), problem));
+            found.push((format!("spec.rules[{at}].timeouts"), problem.into()));
         }
     }
     found

@@ -74,12 +74,8 @@ fn tapped(object: &ListedObject, pod: &PodDetail, mesh: &MeshNames) -> Option<Ta
     }
     let ip: IpAddr = pod.ip.parse().ok()?;
     let port = mesh.tap_port.or(pod.tap_port)?;
-    let account = match &*pod.service_account {
-        "" => "default",
-        account => account,
-    };
     let identity = service_account(
-        account,
+        &pod.service_account,
         &object.name.namespace,
         &mesh.control_namespace,
         &mesh.trust_domain,
