@@ -8,12 +8,12 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_k8s::kinds::ResourceExt;
 use mesh_k8s::pod::ports;
 use mesh_objects::convert;
-use mesh_objects::model::{Name, Object, RouteId, Server};
+use mesh_objects::model::{Name, RouteId, Server};
 use mesh_objects::store::Store;
 use serde_json::Value;
 
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
-use super::selected::{Selected, of_kind, records, routes, routes_of, selected, servers};
+use super::selected::{Selected, of_kind, routes, routes_of, selected, servers};
 use super::{analysis, data_plane, fix};
 use crate::facts::{Environment, Facts, fact_ref, full_name};
 
@@ -137,14 +137,6 @@ fn title(server: &Server) -> String {
 /// Finds Servers that deny every request: their accessPolicy is deny, and neither an
 /// AuthorizationPolicy that clients can satisfy nor a ServerAuthorization applies.
 fn authorizations(facts: &Facts) -> CheckResult {
-    let policies = records(facts, "AuthorizationPolicy", |object| match object {
-        Object::AuthorizationPolicy(policy) => Some(policy),
-        _ => None,
-    })?;
-    let server_authorizations = records(facts, "ServerAuthorization", |object| match object {
-        Object::ServerAuthorization(authorization) => Some(authorization),
-        _ => None,
-    })?;
     let all_routes = routes(facts)?;
     // Authentications may be in any namespace.
     let read = fact_ref(&facts.objects.policies)?.iter();
@@ -161,14 +153,15 @@ fn authorizations(facts: &Facts) -> CheckResult {
         let routes: Vec<RouteId> = routes_of(&server, &all_routes)
             .map(|(_, route)| route.id())
             .collect();
-        let allowed = policies.iter().any(|policy| {
+        let namespace = &server.name.namespace;
+        let allowed = store.authorization_policies_in(namespace).any(|policy| {
             let missing = policy.missing(|reference| store.has_authentication(reference));
             missing.is_none()
                 && (policy.is_for_server(&server)
                     || routes.iter().any(|route| policy.is_for_route(route)))
         });
-        let selected = server_authorizations
-            .iter()
+        let selected = store
+            .server_authorizations_in(namespace)
             .any(|authorization| authorization.is_for_server(&server));
         if allowed || selected {
             continue;

@@ -7,6 +7,7 @@ mod route;
 use std::fs::File;
 use std::io::Read;
 
+use mesh_core::identity::is_dns_label;
 use mesh_k8s::crd::{ServiceProfile, ServiceProfileSpec};
 use mesh_k8s::profile::template;
 use mesh_k8s::validate;
@@ -137,16 +138,6 @@ fn object(name: &str, namespace: &str, spec: ServiceProfileSpec) -> anyhow::Resu
         Failure::Input(format!("the profile would be invalid: {problems}"))
     })?;
     Ok(object)
-}
-
-fn is_dns_label(name: &str) -> bool {
-    let bytes = name.as_bytes();
-    matches!(bytes.len(), 1..=63)
-        && bytes
-            .iter()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
-        && !name.starts_with('-')
-        && !name.ends_with('-')
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ fn admits(rows: &[&Row], objects: &[Value], client: &Client<'_>) -> bool {
                 client.ip.to_string().starts_with("10.1.")
             }
             ("AuthorizationPolicy", _, Some(account)) => is_of(account),
-            // Without networks of its own, those of the cluster.
+            // A ServerAuthorization without networks admits the networks of the cluster.
             _ if !client.ip.to_string().starts_with("10.") => false,
             _ if tls.is_null() => true,
             _ if tls["unauthenticatedTLS"] == true => !matches!(client.tls, ClientTls::None),
