@@ -44,7 +44,7 @@ impl Server {
     }
 }
 
-/// Returns a function that responds, and sends what it has received.
+/// Returns a function that responds, and passes each request on.
 fn recorded(
     respond: Respond,
     received: mpsc::UnboundedSender<(String, String)>,
