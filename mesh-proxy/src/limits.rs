@@ -1,7 +1,7 @@
 //! The limits of what the process and its data threads hold: connections, requests, memory, idle
 //! values, copies of bodies, and the rates of policies.
 //!
-//! The limits of one connection are those of its protocol, in `http`; `config` reads all of them.
+//! Each protocol in `http` limits its own connections. `config` reads all limits.
 
 use std::sync::Arc;
 

@@ -143,7 +143,7 @@ impl BodyError {
         }
     }
 
-    /// Whether the connection of the body's sender has failed, or what it sent is invalid.
+    /// Whether the sender's connection has failed, or has sent an invalid body.
     pub(super) fn is_of_client(&self) -> bool {
         match self {
             Self::Http1(_) | Self::Http2(_) => true,

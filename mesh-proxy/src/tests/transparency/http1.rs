@@ -147,7 +147,7 @@ const EXCHANGES: [Exchange; 19] = [
         ..PLAIN
     },
     Exchange {
-        name: "a length twice, of what is not modified",
+        name: "a length twice in a 304",
         response: "HTTP/1.1 304 Not Modified\r\ncontent-length: 5, 5\r\n\r\n",
         returns: &["\r\ncontent-length: 5\r\n"],
         ..PLAIN
