@@ -13,6 +13,7 @@
 mod addresses;
 mod admission;
 mod application;
+mod definitions;
 mod families;
 mod faults;
 mod load;

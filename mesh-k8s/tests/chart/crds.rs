@@ -1,9 +1,6 @@
-//! Compares the custom resource definitions of the chart with the types that read the resources,
-//! and applies them to an API server.
+//! Compares the custom resource definitions of the chart with the types that read the resources.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-use std::{env, fs};
+use std::fs;
 
 use kube::{CustomResourceExt, ResourceExt};
 use mesh_k8s::crd;
@@ -129,86 +126,6 @@ fn definitions_are_kept_without_the_chart_unless_the_value_is_false() {
     }
 }
 
-/// Returns the kubectl context of the cluster for tests, or prints why a test is skipped.
-fn cluster(test: &str) -> Option<String> {
-    let Ok(context) = env::var("MESH_TEST_CLUSTER") else {
-        println!("skipped: {test}: MESH_TEST_CLUSTER is not set");
-        return None;
-    };
-    helm::is_available(test).then_some(context)
-}
-
-/// The definitions that were not on the cluster before the test. Dropping it deletes them.
-struct InstalledDefinitions<'a> {
-    context: &'a str,
-    names: Vec<String>,
-}
-
-impl<'a> InstalledDefinitions<'a> {
-    fn missing_on(context: &'a str) -> Self {
-        let present = kubectl(context, &["get", "crd", "-o", "name"], "").unwrap();
-        let names = helm::crds()
-            .iter()
-            .filter_map(|object| object["metadata"]["name"].as_str())
-            .map(|name| format!("customresourcedefinition.apiextensions.k8s.io/{name}"))
-            .filter(|name| !present.lines().any(|line| line == name))
-            .collect();
-        Self { context, names }
-    }
-}
-
-impl Drop for InstalledDefinitions<'_> {
-    fn drop(&mut self) {
-        if self.names.is_empty() {
-            return;
-        }
-        let mut delete = vec!["delete", "--ignore-not-found"];
-        delete.extend(self.names.iter().map(String::as_str));
-        if let Err(error) = kubectl(self.context, &delete, "") {
-            println!("definitions are left on the cluster: {error}");
-        }
-    }
-}
-
-#[test]
-fn api_server_validates_resources() {
-    let Some(context) = cluster("api_server_validates_resources") else {
-        return;
-    };
-    let definitions: String = helm::crds()
-        .iter()
-        .map(|object| format!("---\n{object}\n"))
-        .collect();
-    let _leftover = InstalledDefinitions::missing_on(&context);
-    // Installations have the same field manager: on a cluster with a mesh this changes nothing.
-    kubectl(
-        &context,
-        &["apply", "--server-side", "--force-conflicts"],
-        &definitions,
-    )
-    .unwrap();
-    kubectl(
-        &context,
-        &["wait", "--for=condition=Established", "--timeout=60s"],
-        &definitions,
-    )
-    .unwrap();
-    let check = ["apply", "--dry-run=server", "--validate=strict"];
-    for document in documents("accepted.yaml") {
-        if let Err(error) = kubectl(&context, &check, &document) {
-            panic!("rejected: {error}\n{document}");
-        }
-    }
-    for document in documents("refused.yaml") {
-        let object: Value = serde_norway::from_str(&document).unwrap();
-        let expected = object["metadata"]["annotations"]["refused"]
-            .as_str()
-            .unwrap();
-        let error = kubectl(&context, &check, &document).expect_err(&document);
-        assert!(error.contains(expected), "expected {expected:?}: {error}");
-    }
-}
-
 #[test]
 fn types_read_accepted_resources() {
     let mut read = 0;
@@ -239,29 +156,4 @@ fn types_read_accepted_resources() {
 fn documents(file: &str) -> Vec<String> {
     let text = fs::read_to_string(root().join("mesh-k8s/testdata/crds").join(file)).unwrap();
     text.split("\n---\n").map(str::to_owned).collect()
-}
-
-/// Runs kubectl with manifests as input, if any, and returns its output or error.
-fn kubectl(context: &str, args: &[&str], input: &str) -> Result<String, String> {
-    let mut command = Command::new("kubectl");
-    command.args(["--context", context]).args(args);
-    if !input.is_empty() {
-        command.args(["-f", "-"]);
-    }
-    let mut kubectl = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = kubectl.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
-    drop(stdin);
-    let output = kubectl.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    if output.status.success() {
-        Ok(text(output.stdout))
-    } else {
-        Err(text(output.stderr))
-    }
 }
