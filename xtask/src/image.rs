@@ -38,6 +38,8 @@ use programs::Programs;
 use sbom::Inventory;
 use tree::Tree;
 
+pub(crate) use go::prometheus;
+
 pub(crate) use contents::ImageName;
 
 /// Files that are not programs: licences and the SBOM.
@@ -198,7 +200,7 @@ fn files(
     });
     let mut modules = Vec::new();
     if contents.tools == Tools::Prometheus {
-        let prometheus = go::prometheus(root)?;
+        let prometheus = prometheus(root)?;
         tree.add_program("prometheus", prometheus.program);
         modules = prometheus.modules;
     }

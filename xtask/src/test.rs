@@ -4,16 +4,19 @@
 mod dashboard;
 mod summary;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::{env, thread};
 
 use anyhow::{Context, bail};
+use cargo_metadata::{MetadataCommand, TargetKind};
+use parking_lot::Mutex;
 
 use crate::args::{Skippable, TestOptions};
 use crate::cluster::{self, Kind};
-use crate::{clippy, command, ebpf, fmt, measurement, setup, stage, tidy, workspace};
+use crate::{clippy, command, ebpf, fmt, image, measurement, setup, stage, tidy, workspace};
 use summary::{Summary, Tally};
 
 /// Set when tests are built with the features of the whole workspace: the counts of some tests
@@ -26,6 +29,10 @@ const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// Prints the names of kernels and runs none.
 const KERNEL_LIST: &str = "list";
+/// The end-to-end tests.
+const END_TO_END: &str = "e2e";
+/// The test programs that use the cluster. They run one after the other.
+const ON_CLUSTER: [&str; 2] = [END_TO_END, "cluster"];
 /// The suite of `mesh-bench` that runs on a cluster.
 const CLUSTER_SUITE: &str = "gateway-api";
 
@@ -45,7 +52,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
     let ended = if options.e2e {
         end_to_end(root, options, &mut tally)
     } else {
-        check(root, options).and_then(|()| everything(root, options, &mut tally))
+        checks(root, options).and_then(|()| everything(root, options, &mut tally))
     };
     let Err(error) = ended else {
         report(&tally);
@@ -97,8 +104,10 @@ fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::R
     Ok(status)
 }
 
-/// Runs the unit tests and the tests that start programs. The latter mostly wait, for the cluster
-/// above all, so the unit tests and the page's tests run at the same time.
+/// A part of the tests. Its arguments are the tally it counts in.
+type Part<'a> = Box<dyn FnOnce(&mut Tally) -> anyhow::Result<()> + Send + 'a>;
+
+/// Runs all tests, in two parts at any time. The end-to-end tests mostly wait for their cluster.
 fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
     let unit = |tally: &mut Tally| {
         stage::run("unit tests", "the tests beside the code", || {
@@ -110,22 +119,79 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
     }
     setup::helm(root);
     let context = cluster::given();
-    if let Some(context) = &context {
+    let context = context.as_deref();
+    if let Some(context) = context {
         load_images(root, context)?;
     }
-    let mut beside = Tally::default();
-    let ended = thread::scope(|scope| {
-        let beside = scope.spawn(|| unit(&mut beside).and(page(root, options, &mut beside)));
-        let what = "the tests that start programs";
-        let integration = stage::run("integration tests", what, || {
-            let targets = ["--test", "*"];
-            run_tests("tests", root, &targets, options, context.as_deref(), tally)
-        });
-        let beside = beside.join().unwrap_or_else(|_| bail!("the unit tests"));
-        integration.and(beside)
-    });
-    tally.add(beside);
-    ended
+    let others = other_test_programs(root)?;
+    let on_cluster = |tally: &mut Tally| {
+        stage::run("end-to-end tests", "the mesh on a cluster", || {
+            run_tests("e2e", root, &selected(ON_CLUSTER), options, context, tally)
+        })
+    };
+    let integration = |tally: &mut Tally| {
+        stage::run("integration tests", "the tests that start programs", || {
+            let targets = selected(others.iter().map(String::as_str));
+            run_tests("tests", root, &targets, options, None, tally)
+        })
+    };
+    let page = |tally: &mut Tally| page(root, options, tally);
+    // The longest first.
+    let parts: [Part<'_>; 4] = [
+        Box::new(on_cluster),
+        Box::new(integration),
+        Box::new(unit),
+        Box::new(page),
+    ];
+    run_in_pairs(parts, tally)
+}
+
+/// Runs the parts in their order, two at any time. Returns the error of the first that fails.
+fn run_in_pairs<'a>(
+    parts: impl IntoIterator<Item = Part<'a>>,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
+    let waiting = Mutex::new(VecDeque::from_iter(parts));
+    let next = || waiting.lock().pop_front();
+    let work = || {
+        let mut tally = Tally::default();
+        let mut ended = Ok(());
+        while let Some(part) = next() {
+            ended = ended.and(part(&mut tally));
+        }
+        (tally, ended)
+    };
+    thread::scope(|scope| {
+        let workers = [scope.spawn(work), scope.spawn(work)];
+        let mut ended = Ok(());
+        for worker in workers {
+            let Ok((counted, result)) = worker.join() else {
+                bail!("a part of the tests panicked");
+            };
+            tally.add(counted);
+            ended = ended.and(result);
+        }
+        ended
+    })
+}
+
+/// Returns cargo's flags for these test programs.
+fn selected<'a>(programs: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let flags = programs.into_iter().flat_map(|name| ["--test", name]);
+    flags.collect()
+}
+
+/// Returns the names of the test programs that do not use the cluster.
+fn other_test_programs(root: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let metadata = MetadataCommand::new()
+        .current_dir(root)
+        .no_deps()
+        .exec()
+        .context("ask cargo about the test programs")?;
+    let targets = metadata.packages.into_iter().flat_map(|it| it.targets);
+    let tests = targets.filter(|it| it.kind.contains(&TargetKind::Test));
+    let names = tests.map(|it| it.name);
+    Ok(names.filter(|it| !ON_CLUSTER.contains(&&**it)).collect())
 }
 
 /// Checks the dashboard's page.
@@ -159,8 +225,8 @@ fn end_to_end(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
     setup::helm(root);
     build(root)?;
     load_images(root, &context)?;
-    let tests = ["--test", "e2e"];
     stage::run("end-to-end tests", "the mesh on a cluster", || {
+        let tests = selected([END_TO_END]);
         run_tests("tests", root, &tests, options, Some(&context), tally)
     })
 }
@@ -171,7 +237,18 @@ fn load_images(root: &Path, context: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Runs the checks that precede the tests.
+/// Runs the checks that precede the tests. Prometheus is built beside them, since the download of
+/// its modules waits for the network; its image reports what fails.
+fn checks(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
+    thread::scope(|scope| {
+        if !options.quick && cluster::given().is_some() {
+            scope.spawn(|| image::prometheus(root).map(drop));
+        }
+        check(root, options)
+    })
+}
+
+/// Checks the format, the house rules, the lints, the build and the commands of the documents.
 fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     if !options.quick {
         build_kernel_programs(root)?;
@@ -273,4 +350,35 @@ fn report(tally: &Tally) {
         println!("    skipped ({count}): {reason}");
     }
     println!("{tally}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part<'a>(passed: usize, error: Option<&'static str>) -> Part<'a> {
+        Box::new(move |tally| {
+            tally.passed += passed;
+            error.map_or(Ok(()), |error| bail!(error))
+        })
+    }
+
+    #[test]
+    fn every_part_runs_and_counts_although_one_fails() {
+        let mut tally = Tally::default();
+        let parts = [part(1, None), part(2, Some("broken")), part(4, None)];
+        let ended = run_in_pairs(parts, &mut tally);
+        assert_eq!(ended.expect_err("a part fails").to_string(), "broken");
+        assert_eq!(tally.passed, 7);
+    }
+
+    #[test]
+    fn two_parts_run_at_the_same_time() {
+        let (first, second) = std::sync::mpsc::channel();
+        let parts: [Part<'_>; 2] = [
+            Box::new(move |_| Ok(second.recv()?)),
+            Box::new(move |_| Ok(first.send(())?)),
+        ];
+        run_in_pairs(parts, &mut Tally::default()).expect("the first part waits for the second");
+    }
 }
