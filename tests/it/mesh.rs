@@ -5,6 +5,7 @@ mod clients;
 mod dashboard;
 mod faults;
 mod ingress;
+mod injection;
 pub(crate) mod manifests;
 mod releases;
 mod reused;
