@@ -1,6 +1,6 @@
 //! Faults of certificates, keys, tokens and clocks.
 
-use crate::fault::{Fault, cluster, local};
+use crate::fault::{Fault, cluster, local, long_cluster};
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
@@ -57,7 +57,7 @@ pub(super) const FAULTS: &[Fault] = &[
             ),
             local("control-plane/tests/it/identity.rs::startup_fails_with_untrusted_issuer"),
             local("control-plane/src/identity/tests.rs::untrusted_issuers_are_rejected"),
-            cluster("tests/e2e/faults.rs::check_reports_every_fault_and_its_hint_repairs_it"),
+            long_cluster("tests/e2e/faults.rs::check_reports_every_fault_and_its_hint_repairs_it"),
         ],
         limit: "Exchanged once in place, not twenty times in each manner.",
     },

@@ -1,6 +1,6 @@
 //! Faults of webhooks, of disks, and around the command line.
 
-use crate::fault::{Fault, cluster, local};
+use crate::fault::{Fault, cluster, local, long_cluster};
 
 pub(super) const FAULTS: &[Fault] = &[
     Fault {
@@ -16,7 +16,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "control-plane/src/injector.rs::unreviewed_object_is_admitted_or_denied_by_failure_policy",
             ),
             local("cli/src/check/tests/consequences.rs::injector_scaled_to_zero_is_one_root_cause"),
-            cluster("tests/e2e/faults.rs::check_reports_every_fault_and_its_hint_repairs_it"),
+            long_cluster("tests/e2e/faults.rs::check_reports_every_fault_and_its_hint_repairs_it"),
         ],
         limit: "",
     },
