@@ -12,6 +12,7 @@ pub mod attachment;
 pub mod authorization;
 pub mod backend;
 pub mod inbound;
+pub mod json;
 pub mod outbound;
 pub mod rate_limit;
 pub mod server;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use mesh_core::policy::outbound::Target;
+use mesh_objects::policy::json;
 
 use super::precedence;
 use super::query_source::QuerySource;
@@ -11,8 +12,6 @@ use crate::global::Global;
 use crate::mesh::{Mesh, controllers};
 use crate::output;
 use crate::output::manifests::{self, ManifestFormat};
-
-mod json;
 
 const EXAMPLES: &str = "\
 Examples:

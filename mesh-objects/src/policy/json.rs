@@ -1,4 +1,5 @@
-//! Policies as JSON values. Each element names the object that it was created from, or the default.
+//! Policies as JSON values, which `meshctl diagnostics policy` prints and the tests of the index
+//! compare. Each element names the object that it was created from, or the default.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use mesh_core::route::{HostMatch, Route};
 use serde_json::{Map, Value, json};
 
 /// Returns the policy of a destination.
-pub(super) fn outbound(policy: &OutboundPolicy) -> Value {
+pub fn outbound(policy: &OutboundPolicy) -> Value {
     let mut value = Map::new();
     let mut set = |name: &str, entry: Value| {
         value.insert(name.to_owned(), entry);
@@ -76,7 +77,7 @@ pub(super) fn outbound(policy: &OutboundPolicy) -> Value {
 }
 
 /// Returns the policy of a port.
-pub(super) fn inbound(policy: &ServerPolicy) -> Value {
+pub fn inbound(policy: &ServerPolicy) -> Value {
     let http = |http: &HttpServer| {
         let route = |route| inbound_route(route, http_match);
         let routes: Value = http.routes.iter().map(route).collect();
