@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use mesh_core::endpoint::ProtocolHint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
     Authentication, Authorization, HttpServer, InboundRule, RateLimit, ServerPolicy, ServerProtocol,
@@ -101,20 +102,22 @@ pub fn inbound(policy: &ServerPolicy) -> Value {
         "authorizations": policy.authorizations.iter().map(authorization).collect::<Value>(),
         "routes": routes,
         "rateLimit": limit,
+        "terminating": policy.is_terminating.then_some(true),
     }))
 }
 
-/// Removes fields without content.
+/// Removes fields without content. The only field of an object states its kind, so it stays.
 fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
+            let is_kind = fields.len() == 1;
             let fields = fields
                 .into_iter()
                 .map(|(name, field)| (name, without_empty(field)));
             let is_empty = |value: &Value| match value {
                 Value::Null => true,
                 Value::Array(items) => items.is_empty(),
-                Value::Object(fields) => fields.is_empty(),
+                Value::Object(fields) => fields.is_empty() && !is_kind,
                 _ => false,
             };
             Value::Object(fields.filter(|(_, field)| !is_empty(field)).collect())
@@ -132,6 +135,7 @@ fn object(meta: &Meta) -> Value {
             "kind": &*resource.kind,
             "namespace": &*resource.namespace,
             "name": &*resource.name,
+            "section": (!resource.section.is_empty()).then_some(&*resource.section),
             "port": resource.port,
         }),
     }
@@ -231,21 +235,33 @@ fn distribution(distribution: &Distribution) -> Value {
 }
 
 fn backend(backend: &RouteBackend, weight: Option<u32>) -> Value {
-    let (forward, balance) = target(&backend.backend.target);
+    let (forward, endpoint, balance) = target(&backend.backend.target);
     json!({
         "object": object(&backend.backend.meta),
         "weight": weight,
         "forwardsTo": forward,
+        "endpoint": endpoint,
         "balances": balance,
         "rejects": rejection(&backend.verdict),
         "filters": backend.filters.iter().map(filter).collect::<Value>(),
     })
 }
 
-/// Returns the only address of a backend, and how others are balanced.
-fn target(target: &BackendTarget) -> (Option<String>, Value) {
+/// Returns the only address of a backend and its properties, and how others are balanced.
+fn target(target: &BackendTarget) -> (Option<String>, Value, Value) {
     match target {
-        BackendTarget::Forward(endpoint) => (Some(endpoint.addr.to_string()), Value::Null),
+        BackendTarget::Forward(endpoint) => {
+            let properties = json!({
+                "weight": endpoint.weight,
+                "identity": endpoint.tls.as_ref().map(|tls| tls.id.to_string()),
+                "protocol": match endpoint.hint {
+                    ProtocolHint::Unknown => None,
+                    ProtocolHint::Http2 => Some("HTTP/2"),
+                    ProtocolHint::Opaque => Some("opaque"),
+                },
+            });
+            (Some(endpoint.addr.to_string()), properties, Value::Null)
+        }
         BackendTarget::Balance {
             authority,
             load,
@@ -259,15 +275,17 @@ fn target(target: &BackendTarget) -> (Option<String>, Value) {
             });
             let balance = json!({
                 "authority": &**authority,
+                "defaultRtt": duration(load.default_rtt),
+                "decay": duration(load.decay),
                 "failurePenalty": penalty,
                 "queue": {
                     "capacity": queue.capacity,
                     "failFastTimeout": queue.failfast_timeout.map(duration),
                 },
             });
-            (None, balance)
+            (None, Value::Null, balance)
         }
-        BackendTarget::None => (None, Value::Null),
+        BackendTarget::None => (None, Value::Null, Value::Null),
     }
 }
 
@@ -397,11 +415,12 @@ fn url_rewrite(rewrite: &UrlRewrite) -> Value {
 }
 
 fn request_mirror(mirror: &RequestMirror) -> Value {
-    let (forward, balance) = target(&mirror.backend.target);
+    let (forward, endpoint, balance) = target(&mirror.backend.target);
     json!({
         "object": object(&mirror.backend.meta),
         "ratio": format!("{}/{}", mirror.ratio.numerator, mirror.ratio.denominator),
         "forwardsTo": forward,
+        "endpoint": endpoint,
         "balances": balance,
     })
 }

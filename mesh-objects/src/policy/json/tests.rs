@@ -38,7 +38,10 @@ fn outbound_policy_names_objects_that_decided() {
         message: "traffic not allowed".into(),
         ratio: Ratio::ALL,
     };
-    let forward = Box::new(Endpoint::plain("203.0.113.1:443".parse().unwrap()));
+    let forward = Box::new(Endpoint {
+        weight: 1,
+        ..Endpoint::plain("203.0.113.1:443".parse().unwrap())
+    });
     let rule = |filters, backends| Rule {
         matches: vec![HttpMatch {
             path: Some(PathMatch::Prefix("/a/".to_owned())),
@@ -135,6 +138,8 @@ fn outbound_policy_names_objects_that_decided() {
                         "weight": 9,
                         "balances": {
                             "authority": "web.shop.svc.cluster.local:80",
+                            "defaultRtt": "30ms",
+                            "decay": "10s",
                             "queue": { "capacity": 100, "failFastTimeout": "3s" },
                         },
                     }],
@@ -151,7 +156,11 @@ fn outbound_policy_names_objects_that_decided() {
                         "message": "traffic not allowed",
                         "ratio": "1/1",
                     } }],
-                    "backends": [{ "object": outside, "forwardsTo": "203.0.113.1:443" }],
+                    "backends": [{
+                        "object": outside,
+                        "forwardsTo": "203.0.113.1:443",
+                        "endpoint": { "weight": 1 },
+                    }],
                     "timeouts": { "request": "1.5s" },
                     "headersOverride": false,
                 }],
@@ -202,9 +211,10 @@ fn inbound_policy_names_its_authorizations() {
             networks: vec!["10.0.0.0/8".parse::<ipnet::IpNet>().unwrap().into()],
             authentication: Authentication::TlsUnauthenticated,
         }]),
-        is_terminating: false,
+        is_terminating: true,
     };
     let expected = json!({
+        "terminating": true,
         "object": {
             "group": "policy.linkerd.io",
             "kind": "server",
@@ -224,4 +234,25 @@ fn inbound_policy_names_its_authorizations() {
         }],
     });
     assert_eq!(inbound(&policy), expected);
+}
+
+#[test]
+fn section_of_object_and_filter_without_settings_are_printed() {
+    let gateway = Meta::Resource(Resource {
+        section: "http".into(),
+        ..Resource::new("", "Gateway", "shop", "edge")
+    });
+    let expected = json!({
+        "group": "",
+        "kind": "Gateway",
+        "namespace": "shop",
+        "name": "edge",
+        "section": "http",
+    });
+    assert_eq!(without_empty(object(&gateway)), expected);
+    let unchanged = Filter::UrlRewrite(UrlRewrite::default());
+    assert_eq!(
+        without_empty(filter(&unchanged)),
+        json!({ "urlRewrite": {} })
+    );
 }
