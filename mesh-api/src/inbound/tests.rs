@@ -182,6 +182,8 @@ fn authorization_is_named_by_metadata_or_labels() {
     let name = "cluster-authenticated";
     assert_eq!(authz.labels["name"], name);
     assert_eq!(authz.labels["kind"], "default");
+    assert_eq!(authz.labels["group"], "");
+    assert_eq!((server.labels.len(), server.server_ips.len()), (3, 0));
     assert_eq!(
         meta(authz.metadata.clone().unwrap()),
         Ok(Meta::new_default(name))

@@ -4,12 +4,15 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, GrpcRoute, GrpcRoutes, HttpRoute, RouteBackend,
     TcpVerdict, TlsRoute,
 };
-use mesh_core::resilience::{Backoff, FailureAccrual, FailurePenalty, PeakEwma, Queue, Retry};
+use mesh_core::resilience::{
+    Backoff, FailureAccrual, FailurePenalty, PeakEwma, Queue, Retry, Timeouts,
+};
 use mesh_core::route::Rule;
 use mesh_core::route::filter::Filter;
 use proptest::collection::vec;
@@ -351,6 +354,51 @@ fn absent_and_zero_settings_of_queue_are_left_to_the_proxy() {
     for unset in [None, Some(wire::Queue::default()), Some(zero)] {
         assert_eq!(read(unset), Queue::default());
     }
+}
+
+/// Linkerd's proxies read these fields, which a policy does not have.
+#[test]
+fn fields_without_record_have_the_values_of_linkerd() {
+    let seconds = |s| Some(value::duration_to_proto(Duration::from_secs(s)));
+    let backend = |target| {
+        backend::to_proto(&Backend {
+            meta: Meta::new_default("test"),
+            target,
+        })
+    };
+    let endpoint = Endpoint::plain("203.0.113.1:443".parse().unwrap());
+    for target in [
+        BackendTarget::None,
+        BackendTarget::Forward(Box::new(endpoint)),
+    ] {
+        let queue = backend(target).queue.unwrap();
+        assert_eq!((queue.capacity, queue.failfast_timeout), (100, seconds(3)));
+    }
+    let penalty = FailurePenalty {
+        penalty: Duration::from_secs(1),
+        max_retry_after: Duration::from_secs(2),
+    };
+    let balance = BackendTarget::Balance {
+        authority: "web:80".into(),
+        load: PeakEwma {
+            penalty: Some(penalty),
+            ..PeakEwma::default()
+        },
+        queue: Queue::LINKERD,
+    };
+    let Some(wire::backend::Kind::Balancer(balancer)) = backend(balance).kind else {
+        panic!("no balancer");
+    };
+    let Some(wire::backend::balance_p2c::Load::PenaltyPeakEwma(load)) = balancer.load else {
+        panic!("{balancer:?}");
+    };
+    assert_eq!(load.penalty_decay, seconds(10));
+    let (timeouts, deprecated) = rule::timeouts_to_proto(Timeouts {
+        request: Some(Duration::from_secs(2)),
+        ..Timeouts::default()
+    });
+    assert_eq!(timeouts.unwrap().request, seconds(2));
+    assert_eq!(deprecated, seconds(2));
 }
 
 /// Older controllers set the request's time limit in a deprecated field.
