@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_objects::model::Kind;
+use mesh_objects::policy::json;
 use mesh_objects::policy::outbound::OutboundError;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::super::PolicyIndex;
 use super::super::version::Version;
+use super::compact;
 use super::fixture::{apply, delete, policy_settings};
 
 mod annotations;
@@ -19,7 +22,6 @@ mod filters;
 mod mirrors;
 mod protocols;
 mod targets;
-mod wire;
 
 type Watched = watch::Receiver<Arc<Version<Option<OutboundPolicy>>>>;
 
@@ -55,15 +57,76 @@ impl Cluster {
     }
 }
 
-/// Returns the text of the message with the current policy, and of its extension. It can also be
-/// decoded again.
-fn message(watched: &Watched) -> String {
+/// Returns the current policy as proxies decode its message, with and without the extension.
+fn decoded(watched: &Watched) -> [Value; 2] {
     let policy = watched.borrow().value().as_ref().clone().unwrap();
     let message = mesh_api::outbound::extended_to_proto(&policy);
-    let text = wire::text(&message.standard);
+    let standard = mesh_api::outbound::outbound_policy(message.standard.clone()).unwrap();
     let received = mesh_api::outbound::extended_policy(message).unwrap();
     assert_eq!(received.problem, None);
-    text + &wire::extension_text(&received.policy)
+    [received.policy, standard].map(|policy| json::outbound(&policy))
+}
+
+fn policy(watched: &Watched) -> Value {
+    let [policy, _] = decoded(watched);
+    policy
+}
+
+/// Returns the lines of the current policy, and the lines without the extension if they differ.
+fn message(watched: &Watched) -> String {
+    let [policy, standard] = decoded(watched);
+    let mut lines = compact::lines(&policy);
+    if standard != policy {
+        lines.push("without extension".to_owned());
+        lines.extend(compact::lines(&standard));
+    }
+    lines.join("\n")
+}
+
+/// Returns the lines of rules, and the line that separates them.
+fn rule_lines(watched: &Watched) -> String {
+    let text = message(watched);
+    let lines = text.lines();
+    let rules = lines.filter(|line| line.starts_with("rule") || line.starts_with("without"));
+    rules.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the line of a rule of `web` without matches and with these filters.
+fn filtering(filters: &str) -> String {
+    format!("rule {TO_WEB} filters=[{filters}] headersOverride")
+}
+
+/// Returns the lines of a rule with these filters, and with the ones without the extension.
+fn extended(filters: &str, standard: &str) -> String {
+    let lines = [
+        filtering(filters),
+        "without extension".to_owned(),
+        filtering(standard),
+    ];
+    lines.join("\n")
+}
+
+/// Returns the filter that stands for one that needs the extension, the first of a rule.
+fn unsupported(route: &str, filter: &str) -> String {
+    let message = format!("message=filters[0].type: {filter} is not supported by this proxy");
+    match route {
+        "GRPCRoute" => format!("failure=(code=13 {message} ratio=1/1)"),
+        _ => format!("failure=({message} ratio=1/1 status=500)"),
+    }
+}
+
+/// Returns the routes of all protocols, for connections first.
+fn routes(policy: &Value) -> impl DoubleEndedIterator<Item = &Value> {
+    let lists = ["httpRoutes", "grpcRoutes", "tlsRoutes"].map(|name| policy[name].as_array());
+    policy
+        .get("tcpRoute")
+        .into_iter()
+        .chain(lists.into_iter().flatten().flatten())
+}
+
+/// Returns the routes that are not default ones.
+fn attached_routes(policy: &Value) -> impl Iterator<Item = &Value> {
+    routes(policy).filter(|route| route["object"].get("default").is_none())
 }
 
 /// Checks the message of a target for clients in the namespace `shop`.
@@ -149,3 +212,5 @@ const WEB: &str = "group: '', kind: Service, name: web, namespace: shop";
 /// The reference to the EgressNetwork `outside` and port 443.
 const OUTSIDE: &str =
     "group: policy.linkerd.io, kind: EgressNetwork, name: outside, namespace: shop, port: 443";
+/// The backend `web`.
+const TO_WEB: &str = "backends=[core/Service shop/web:80 balances]";

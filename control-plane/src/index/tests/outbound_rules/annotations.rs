@@ -2,21 +2,18 @@
 
 use super::*;
 
-/// Returns the settings of the last rule that is not a default one, or else of the last.
+/// Returns everything of the last rule but its matches and backends.
 fn settings(objects: &str) -> String {
-    let text = message(&Cluster::new(objects).watch("10.96.0.1:80", "shop"));
-    last_rule(&text)
+    last_rule(&Cluster::new(objects).watch("10.96.0.1:80", "shop"))
 }
 
-fn last_rule(text: &str) -> String {
-    let rule = text
-        .lines()
-        .rev()
-        .find(|line| line.starts_with("  "))
-        .unwrap();
-    let (_, rest) = rule.split_once(']').unwrap();
-    let (settings, _) = rest.split_once(" -> ").unwrap();
-    settings.trim().to_owned()
+fn last_rule(watched: &Watched) -> String {
+    let policy = policy(watched);
+    let rules = routes(&policy).next_back().unwrap()["rules"].as_array();
+    let mut rule = rules.unwrap().last().unwrap().as_object().unwrap().clone();
+    rule.remove("matches");
+    rule.remove("backends");
+    compact::text(&rule.into())
 }
 
 /// Returns an HTTPRoute of `web` with annotations and timeouts of its rule.
@@ -38,73 +35,93 @@ fn timeouts_of_service_are_defaults_of_its_rules() {
     let web = annotated_web(
         "timeout.linkerd.io/request: 1s, timeout.linkerd.io/response: 2s, timeout.linkerd.io/idle: 3m",
     );
-    let expected = "request=1000ms response=2000ms idle=180000ms";
+    let expected = "timeouts=(idle=180s request=1s response=2s)";
     assert_eq!(settings(&web), expected, "of the default route");
     let objects = web + &annotated_route("", "");
-    assert_eq!(settings(&objects), format!("{expected} l5d"));
+    assert_eq!(settings(&objects), format!("headersOverride {expected}"));
 }
 
 #[test]
 fn timeouts_of_route_replace_all_of_service() {
     let web = annotated_web("timeout.linkerd.io/request: 1s, timeout.linkerd.io/idle: 3s");
     let objects = web + &annotated_route("timeout.linkerd.io/response: 9s", "");
-    assert_eq!(settings(&objects), "response=9000ms l5d");
+    assert_eq!(settings(&objects), "headersOverride timeouts=(response=9s)");
 }
 
 #[test]
 fn timeout_of_rule_applies_without_request_annotation_of_route() {
     let web = annotated_web("timeout.linkerd.io/request: 1s");
     let objects = web.clone() + &annotated_route("", "request: 2s");
-    assert_eq!(settings(&objects), "request=2000ms l5d");
+    assert_eq!(settings(&objects), "headersOverride timeouts=(request=2s)");
     let objects = web.clone() + &annotated_route("timeout.linkerd.io/idle: 5s", "request: 2s");
-    assert_eq!(settings(&objects), "request=2000ms idle=5000ms l5d");
+    assert_eq!(
+        settings(&objects),
+        "headersOverride timeouts=(idle=5s request=2s)"
+    );
     let objects = web + &annotated_route("timeout.linkerd.io/request: 9s", "request: 2s");
-    assert_eq!(settings(&objects), "request=9000ms l5d");
+    assert_eq!(settings(&objects), "headersOverride timeouts=(request=9s)");
 }
 
 #[test]
 fn zero_timeout_means_none() {
     let web = annotated_web("timeout.linkerd.io/request: 1s, timeout.linkerd.io/idle: 0");
-    assert_eq!(settings(&web), "request=1000ms");
+    assert_eq!(settings(&web), "timeouts=(request=1s)");
     let objects = web.clone() + &annotated_route("", "request: 0s");
-    assert_eq!(settings(&objects), "request=1000ms l5d");
+    assert_eq!(settings(&objects), "headersOverride timeouts=(request=1s)");
     // It replaces the timeouts of the Service and of the rule.
     let objects = web + &annotated_route("timeout.linkerd.io/request: 0s", "request: 2s");
-    assert_eq!(settings(&objects), "l5d");
+    assert_eq!(settings(&objects), "headersOverride");
 }
 
 #[test]
 fn backend_request_limits_attempts() {
     let only = web() + &annotated_route("", "backendRequest: 1s");
-    assert_eq!(settings(&only), "request=1000ms l5d");
+    assert_eq!(settings(&only), "headersOverride timeouts=(request=1s)");
     let shorter = web() + &annotated_route("", "request: 5s, backendRequest: 1s");
-    assert_eq!(settings(&shorter), "request=1000ms l5d");
+    assert_eq!(settings(&shorter), "headersOverride timeouts=(request=1s)");
     let retried = web()
         + &annotated_route(
             "retry.linkerd.io/limit: '2'",
             "request: 5s, backendRequest: 1s",
         );
-    assert_eq!(settings(&retried), "request=5000ms retry=2 try=1000ms l5d");
+    let expected = |retry: &str| {
+        format!(
+            "headersOverride {} timeouts=(request=5s)",
+            retrying(2, retry)
+        )
+    };
+    assert_eq!(settings(&retried), expected("timeout=1s"));
     let annotated = "retry.linkerd.io/limit: '2', retry.linkerd.io/timeout: 3s";
     let objects = web() + &annotated_route(annotated, "request: 5s, backendRequest: 1s");
-    assert_eq!(settings(&objects), "request=5000ms retry=2 try=3000ms l5d");
+    assert_eq!(settings(&objects), expected("timeout=3s"));
+}
+
+/// Returns the retries of a rule with this limit; `more` are the other settings.
+fn retrying(limit: u32, more: &str) -> String {
+    let more = if more.is_empty() {
+        String::new()
+    } else {
+        format!(" {more}")
+    };
+    format!("retry=(backoff limit={limit} maxRequestBytes{more})")
 }
 
 #[test]
 fn any_retry_annotation_enables_retries() {
-    for (annotation, expected) in [
-        ("retry.linkerd.io/limit: '3'", "retry=3"),
-        ("retry.linkerd.io/limit: '0'", "retry=1"),
-        ("retry.linkerd.io/timeout: 400ms", "retry=1 try=400ms"),
+    for (annotation, limit, more) in [
+        ("retry.linkerd.io/limit: '3'", 3, ""),
+        ("retry.linkerd.io/limit: '0'", 1, ""),
+        ("retry.linkerd.io/timeout: 400ms", 1, "timeout=400ms"),
         (
             "retry.linkerd.io/http: '5xx, gateway-error, 429, 100-101'",
-            "retry=1 500-599 502-504 429-429 100-101",
+            1,
+            "statuses=[500-599, 502-504, 429, 100-101]",
         ),
-        ("retry.linkerd.io/grpc: internal", "retry=1"),
+        ("retry.linkerd.io/grpc: internal", 1, ""),
     ] {
         assert_eq!(
             settings(&annotated_web(annotation)),
-            expected,
+            retrying(limit, more),
             "{annotation}"
         );
     }
@@ -119,7 +136,7 @@ fn grpc_conditions_are_those_of_grpc_routes() {
     let objects = web + &route("GRPCRoute", "one", WEB, "[{}]");
     assert_eq!(
         settings(&objects),
-        "retry=1 cancelled deadline-exceeded resource-exhausted internal unavailable l5d"
+        "headersOverride retry=(backoff codes=[1, 4, 8, 13, 14] limit=1 maxRequestBytes)"
     );
 }
 
@@ -127,26 +144,30 @@ fn grpc_conditions_are_those_of_grpc_routes() {
 fn retries_of_route_replace_all_of_service() {
     let web = annotated_web("retry.linkerd.io/limit: '5', retry.linkerd.io/http: 5xx");
     let inherited = web.clone() + &annotated_route("timeout.linkerd.io/idle: 1s", "");
-    assert_eq!(settings(&inherited), "idle=1000ms retry=5 500-599 l5d");
+    let retry = retrying(5, "statuses=[500-599]");
+    assert_eq!(
+        settings(&inherited),
+        format!("headersOverride {retry} timeouts=(idle=1s)")
+    );
     let replaced = web + &annotated_route("retry.linkerd.io/http: '404'", "");
-    assert_eq!(settings(&replaced), "retry=1 404-404 l5d");
+    let retry = retrying(1, "statuses=[404]");
+    assert_eq!(settings(&replaced), format!("headersOverride {retry}"));
 }
 
-/// Returns the line with the failure accrual.
+/// Returns the failure accrual.
 fn accrual(annotations: &str) -> Option<String> {
     let objects = annotated_web(annotations);
-    let text = message(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"));
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("http accrual "))?;
-    Some(line.to_owned())
+    let policy = policy(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"));
+    policy.get("failureAccrual").map(compact::text)
 }
+
+const BACKOFF: &str = "backoff=(jitter=0.5 max=60s min=1s)";
 
 #[test]
 fn consecutive_failure_accrual_has_defaults() {
-    let expected = "consecutive 7 backoff 1000ms..60000ms*0.5";
+    let expected = format!("{BACKOFF} maxConsecutiveFailures=7 mode=consecutive");
     let annotations = "balancer.linkerd.io/failure-accrual: consecutive";
-    assert_eq!(accrual(annotations).as_deref(), Some(expected));
+    assert_eq!(accrual(annotations), Some(expected));
     assert_eq!(
         accrual("balancer.linkerd.io/failure-accrual-consecutive-max-failures: '3'"),
         None
@@ -160,31 +181,35 @@ fn consecutive_failure_accrual_has_parameters() {
         "{key}: consecutive, {key}-consecutive-max-failures: '3', {key}-consecutive-min-penalty: 2s, \
          {key}-consecutive-max-penalty: 1m, {key}-consecutive-jitter-ratio: '1.5'"
     );
-    let expected = "consecutive 3 backoff 2000ms..60000ms*1.5";
+    let expected = "backoff=(jitter=1.5 max=60s min=2s) maxConsecutiveFailures=3 mode=consecutive";
     assert_eq!(accrual(&annotations).as_deref(), Some(expected));
 }
 
 #[test]
 fn unified_failure_accrual_has_parameters() {
     let annotations = "balancer.linkerd.io/failure-accrual: unified";
-    let expected = "unified 0.8 in 10000ms of 5 or consecutive 7 backoff 1000ms..60000ms*0.5";
-    assert_eq!(accrual(annotations).as_deref(), Some(expected));
+    let expected = format!(
+        "{BACKOFF} maxConsecutiveFailures=7 minRequests=5 mode=unified successRateThreshold=0.8 window=10s"
+    );
+    assert_eq!(accrual(annotations), Some(expected));
     let alpha = "balancer.alpha.linkerd.io/failure-accrual";
     let annotations = format!(
         "balancer.linkerd.io/failure-accrual: unified, {alpha}-success-rate-threshold: '0.5', \
          {alpha}-success-rate-window: 1m, {alpha}-success-rate-min-requests: '9', {alpha}-honor-retry-after: 'T'"
     );
-    let expected =
-        "unified 0.5 in 60000ms of 9 or consecutive 7 backoff 1000ms..60000ms*0.5 retry-after";
-    assert_eq!(accrual(&annotations).as_deref(), Some(expected));
+    let expected = format!(
+        "{BACKOFF} honorsRetryAfter maxConsecutiveFailures=7 minRequests=9 mode=unified \
+         successRateThreshold=0.5 window=60s"
+    );
+    assert_eq!(accrual(&annotations), Some(expected));
 }
 
 #[test]
 fn retry_after_is_only_of_unified_failure_accrual() {
     let annotations = "balancer.linkerd.io/failure-accrual: consecutive, \
                        balancer.alpha.linkerd.io/failure-accrual-honor-retry-after: 'true'";
-    let expected = "consecutive 7 backoff 1000ms..60000ms*0.5";
-    assert_eq!(accrual(annotations).as_deref(), Some(expected));
+    let expected = format!("{BACKOFF} maxConsecutiveFailures=7 mode=consecutive");
+    assert_eq!(accrual(annotations), Some(expected));
 }
 
 #[test]
@@ -193,7 +218,7 @@ fn invalid_annotation_of_service_is_ignored_with_its_group() {
         "timeout.linkerd.io/request: 1.5s, timeout.linkerd.io/idle: 2s, retry.linkerd.io/limit: '2', \
          balancer.linkerd.io/failure-accrual: sometimes",
     );
-    assert_eq!(settings(&web), "retry=2");
+    assert_eq!(settings(&web), retrying(2, ""));
     assert_eq!(
         accrual("balancer.linkerd.io/failure-accrual: sometimes"),
         None
@@ -206,15 +231,21 @@ fn penalty_of_parent_is_for_all_backends_of_its_requests() {
     let web = annotated_web(&format!(
         "{key}/penalize-failures: 'true', {key}/load-biaser-penalty: 2s, {key}/load-biaser-max-retry-after: 1m"
     ));
-    let penalty = "penalty=2000ms max=60000ms";
+    let penalized = |service: &str| {
+        format!(
+            "backends=[core/Service shop/{service}:80 balances=(authority={service}.shop.svc.cluster.local:80 decay=10s \
+             defaultRtt=30ms failurePenalty=(latency=2s maxRetryAfter=60s) queue=(capacity=100 failFastTimeout=3s))"
+        )
+    };
     check(
         &web,
         "10.96.0.1:80",
         &format!(
-            "core/Service shop/web:80 detect 10000ms
-             opaque default/opaq -> core/Service shop/web:80
-             http default/http
-               [/*] -> core/Service shop/web:80 {penalty}"
+            "core/Service shop/web:80 detectTimeout=10s protocol=detect
+             tcpRoute default/opaq {TO_WEB}
+             httpRoutes default/http
+             rule {}] matches=[/*]",
+            penalized("web")
         ),
     );
     // The annotations of a backend itself have no effect.
@@ -222,12 +253,12 @@ fn penalty_of_parent_is_for_all_backends_of_its_requests() {
         .replace("name: web", "name: canary")
         .replace("10.96.0.1", "10.96.0.2");
     let rules = "[{backendRefs: [{name: canary, port: 80}]}]";
-    for (parent, expected) in [(web, format!(" {penalty}")), (super::web(), String::new())] {
+    let usual = "backends=[core/Service shop/canary:80 balances".to_owned();
+    for (parent, expected) in [(web, penalized("canary")), (super::web(), usual)] {
         for kind in ["HTTPRoute", "GRPCRoute"] {
             let objects = parent.clone() + &canary + &route(kind, "one", WEB, rules);
-            let text = message(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"));
-            let to = format!("-> 1x core/Service shop/canary:80{expected}\n");
-            assert!(text.ends_with(&to), "{text}");
+            let text = rule_lines(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"));
+            assert_eq!(text, format!("rule {expected} weight=1] headersOverride"));
         }
     }
 }
@@ -238,11 +269,11 @@ fn connections_have_no_penalty() {
     for kind in ["TLSRoute", "TCPRoute"] {
         let objects = web.clone() + &route(kind, "one", WEB, "[{}]");
         let text = message(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"));
-        assert!(text.ends_with("-> core/Service shop/web:80\n"), "{text}");
+        assert!(text.ends_with(TO_WEB), "{text}");
     }
     let opaque = web.replace("{port: 80}", "{port: 80, appProtocol: linkerd.io/opaque}");
     let text = message(&Cluster::new(&opaque).watch("10.96.0.1:80", "shop"));
-    assert!(text.ends_with("-> core/Service shop/web:80\n"), "{text}");
+    assert!(text.ends_with(TO_WEB), "{text}");
 }
 
 #[test]
@@ -255,17 +286,19 @@ fn annotations_of_network_are_defaults_of_its_rules() {
         + &network("shop", "outside", "Allow", "203.0.113.0/24", annotations)
         + &route("HTTPRoute", "one", OUTSIDE, rules);
     let outside = "policy/EgressNetwork shop/outside:443";
+    let to = format!("{outside} endpoint forwardsTo=203.0.113.1:443");
+    let retry = retrying(1, "statuses=[500-599]");
     check(
         &objects,
         "203.0.113.1:443",
         &format!(
-            "{outside} detect 10000ms
-             opaque default/tcp-egress-allow -> {outside} forward 203.0.113.1:443
-             http accrual consecutive 7 backoff 1000ms..60000ms*0.5
-             http gateway/HTTPRoute shop/one
-               [] request=1000ms retry=1 500-599 l5d -> 1x core/Service shop/web:80
-             http default/http-egress-allow
-               [/*] request=1000ms retry=1 500-599 -> {outside} forward 203.0.113.1:443"
+            "{outside} detectTimeout=10s failureAccrual=({BACKOFF} maxConsecutiveFailures=7 mode=consecutive) \
+             protocol=detect
+             tcpRoute default/tcp-egress-allow backends=[{to}]
+             httpRoutes gateway/HTTPRoute shop/one
+             rule backends=[core/Service shop/web:80 balances weight=1] headersOverride {retry} timeouts=(request=1s)
+             httpRoutes default/http-egress-allow
+             rule backends=[{to}] matches=[/*] {retry} timeouts=(request=1s)"
         ),
     );
 }
@@ -274,18 +307,18 @@ fn annotations_of_network_are_defaults_of_its_rules() {
 fn changed_annotations_reach_streams() {
     let mut cluster = Cluster::new(&web());
     let watched = cluster.watch("10.96.0.1:80", "other");
-    assert_eq!(last_rule(&message(&watched)), "");
+    assert_eq!(last_rule(&watched), "");
     cluster.apply(&annotated_web("timeout.linkerd.io/request: 1s"));
-    assert_eq!(last_rule(&message(&watched)), "request=1000ms");
+    assert_eq!(last_rule(&watched), "timeouts=(request=1s)");
     cluster.apply(&annotated_route("timeout.linkerd.io/request: 2s", ""));
-    assert_eq!(last_rule(&message(&watched)), "request=2000ms l5d");
+    assert_eq!(last_rule(&watched), "headersOverride timeouts=(request=2s)");
     cluster.delete(Kind::GatewayHttpRoute, "shop", "one");
-    assert_eq!(last_rule(&message(&watched)), "request=1000ms");
+    assert_eq!(last_rule(&watched), "timeouts=(request=1s)");
 }
 
 #[test]
 fn request_headers_override_only_attached_rules() {
     let objects = web() + &annotated_route("", "");
-    assert_eq!(settings(&objects), "l5d");
+    assert_eq!(settings(&objects), "headersOverride");
     assert_eq!(settings(&web()), "");
 }

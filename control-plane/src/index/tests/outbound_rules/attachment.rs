@@ -10,11 +10,12 @@ fn attached(cluster: &mut Cluster, target: &str, client: &str) -> Vec<String> {
 }
 
 fn names(watched: &Watched) -> Vec<String> {
-    message(watched)
-        .lines()
-        .filter_map(|line| line.split_once("Route "))
-        .map(|(_, rest)| rest.split(' ').next().unwrap().to_owned())
-        .collect()
+    let policy = policy(watched);
+    let routes = attached_routes(&policy).map(|route| {
+        let reference = compact::reference(&route["object"]);
+        reference.rsplit_once(' ').unwrap().1.to_owned()
+    });
+    routes.collect()
 }
 
 fn names_of(objects: &str) -> Vec<String> {
@@ -234,11 +235,11 @@ fn routes_of_both_groups_are_attached() {
     let objects = web() + &policy + &route("HTTPRoute", "gateway", WEB, RULES);
     let text = message(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"));
     assert!(
-        text.contains("http policy/HTTPRoute shop/linkerd"),
+        text.contains("httpRoutes policy/HTTPRoute shop/linkerd"),
         "{text}"
     );
     assert!(
-        text.contains("http gateway/HTTPRoute shop/gateway"),
+        text.contains("httpRoutes gateway/HTTPRoute shop/gateway"),
         "{text}"
     );
 }

@@ -2,16 +2,17 @@
 
 use super::*;
 
-/// Returns the backends of the attached route for a target.
+/// Returns the backends of the first rule of the attached route for a target.
 fn backends(objects: &str, target: &str) -> String {
     backends_of(&Cluster::new(objects).watch(target, "shop"))
 }
 
 fn backends_of(watched: &Watched) -> String {
-    let text = message(watched);
-    let (_, route) = text.split_once("Route ").unwrap();
-    let (_, backends) = route.split_once("-> ").unwrap();
-    backends.lines().next().unwrap().to_owned()
+    let [policy, standard] = decoded(watched);
+    assert_eq!(policy, standard);
+    let route = attached_routes(&policy).next().unwrap();
+    let rule = route.pointer("/rules/0").unwrap_or(route);
+    rule.get("backends").map(compact::text).unwrap_or_default()
 }
 
 /// Returns the backends of a route of a kind for `web`.
@@ -25,9 +26,9 @@ const KINDS: [&str; 4] = ["HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"];
 /// Returns how a kind of route fails the traffic of an invalid backend.
 fn failure(kind: &str, message: &str) -> String {
     match kind {
-        "HTTPRoute" => format!("fail(500 {message})"),
-        "GRPCRoute" => format!("fail(14 {message})"),
-        _ => format!("invalid({message})"),
+        "HTTPRoute" => format!("filters=[failure=(message={message} ratio=1/1 status=500)]"),
+        "GRPCRoute" => format!("filters=[failure=(code=14 message={message} ratio=1/1)]"),
+        _ => format!("rejects={message}"),
     }
 }
 
@@ -37,7 +38,10 @@ fn rule_without_backends_has_its_parent() {
         for rules in ["[{}]", "[{backendRefs: []}]"] {
             let objects = web() + &route(kind, "one", WEB, rules);
             let backend = backends(&objects, "10.96.0.1:80");
-            assert_eq!(backend, "core/Service shop/web:80", "{kind} {rules}");
+            assert_eq!(
+                backend, "[core/Service shop/web:80 balances]",
+                "{kind} {rules}"
+            );
         }
     }
 }
@@ -47,7 +51,7 @@ fn kind_is_service_and_weight_one_by_default() {
     for kind in KINDS {
         assert_eq!(
             to(kind, "{name: web, port: 80}"),
-            "1x core/Service shop/web:80"
+            "[core/Service shop/web:80 balances weight=1]"
         );
     }
 }
@@ -60,7 +64,7 @@ fn backends_are_chosen_by_weight() {
                 kind,
                 "{name: web, port: 80, weight: 9}, {name: web, port: 81}"
             ),
-            "9x core/Service shop/web:80 + 1x core/Service shop/web:81"
+            "[core/Service shop/web:80 balances weight=9, core/Service shop/web:81 balances weight=1]"
         );
     }
 }
@@ -69,8 +73,9 @@ fn backends_are_chosen_by_weight() {
 fn backend_of_weight_zero_is_omitted() {
     for kind in KINDS {
         let backends = "{name: web, port: 80}, {name: off, port: 80, weight: 0}";
-        assert_eq!(to(kind, backends), "1x core/Service shop/web:80");
-        assert_eq!(to(kind, "{name: off, port: 80, weight: 0}"), "nowhere");
+        let expected = "[core/Service shop/web:80 balances weight=1]";
+        assert_eq!(to(kind, backends), expected);
+        assert_eq!(to(kind, "{name: off, port: 80, weight: 0}"), "");
     }
 }
 
@@ -78,7 +83,7 @@ fn backend_of_weight_zero_is_omitted() {
 fn service_backend_needs_port() {
     for kind in KINDS {
         let failure = failure(kind, "backend web has no port");
-        let expected = format!("1x default/invalid none {failure}");
+        let expected = format!("[default/invalid {failure} weight=1]");
         assert_eq!(to(kind, "{name: web}"), expected);
     }
 }
@@ -90,13 +95,13 @@ fn missing_service_fails_its_share_until_it_exists() {
         let mut cluster = Cluster::new(&(web() + &route(kind, "one", WEB, rules)));
         let watched = cluster.watch("10.96.0.1:80", "shop");
         let failure = failure(kind, "Service not found canary");
-        let missing =
-            format!("1x core/Service shop/web:80 + 1x core/Service shop/canary:80 none {failure}");
+        let web = "core/Service shop/web:80 balances weight=1";
+        let missing = format!("[{web}, core/Service shop/canary:80 {failure} weight=1]");
         assert_eq!(backends_of(&watched), missing);
         cluster.apply(&service("canary", "10.96.0.2", "{port: 80}", ""));
         assert_eq!(
             backends_of(&watched),
-            "1x core/Service shop/web:80 + 1x core/Service shop/canary:80"
+            format!("[{web}, core/Service shop/canary:80 balances weight=1]")
         );
         cluster.delete(Kind::Service, "shop", "canary");
         assert_eq!(backends_of(&watched), missing);
@@ -112,7 +117,10 @@ fn backend_in_another_namespace_needs_no_grant() {
         let rules = "[{backendRefs: [{name: web, namespace: elsewhere, port: 80}]}]";
         let objects = web() + &elsewhere + &route(kind, "one", WEB, rules);
         let backend = backends(&objects, "10.96.0.1:80");
-        assert_eq!(backend, "1x core/Service elsewhere/web:80", "{kind}");
+        assert_eq!(
+            backend, "[core/Service elsewhere/web:80 balances weight=1]",
+            "{kind}"
+        );
     }
 }
 
@@ -121,7 +129,10 @@ fn backend_without_namespace_is_in_namespace_of_parent() {
     let rules = "[{backendRefs: [{name: web, port: 80}]}]";
     let objects = web() + &route_in("client", "HTTPRoute", "one", WEB, rules);
     let watched = Cluster::new(&objects).watch("10.96.0.1:80", "client");
-    assert_eq!(backends_of(&watched), "1x core/Service shop/web:80");
+    assert_eq!(
+        backends_of(&watched),
+        "[core/Service shop/web:80 balances weight=1]"
+    );
 }
 
 #[test]
@@ -130,7 +141,7 @@ fn unknown_kind_fails_its_share() {
         for reference in ["group: example.com, kind: Service", "kind: Bucket"] {
             let failure = failure(kind, "unsupported kind of backend a");
             let backend = to(kind, &format!("{{{reference}, name: a, port: 80}}"));
-            assert_eq!(backend, format!("1x default/invalid none {failure}"));
+            assert_eq!(backend, format!("[default/invalid {failure} weight=1]"));
         }
     }
 }
@@ -143,7 +154,7 @@ fn network_is_backend_of_its_own_routes() {
             + &route(kind, "one", OUTSIDE, rules);
         assert_eq!(
             backends(&objects, "203.0.113.1:443"),
-            "1x policy/EgressNetwork shop/outside:443 forward 203.0.113.1:443"
+            "[policy/EgressNetwork shop/outside:443 endpoint forwardsTo=203.0.113.1:443 weight=1]"
         );
     }
 }
@@ -155,7 +166,7 @@ fn network_is_invalid_backend_of_other_routes() {
     for kind in KINDS {
         let reference = "{group: policy.linkerd.io, kind: EgressNetwork, name: outside, port: 443}";
         let failure = failure(kind, problem);
-        let expected = format!("1x policy/EgressNetwork shop/outside:443 none {failure}");
+        let expected = format!("[policy/EgressNetwork shop/outside:443 {failure} weight=1]");
         let rules = format!("[{{backendRefs: [{reference}]}}]");
         let outside = network("shop", "outside", "Allow", "203.0.113.0/24", "");
         let objects = web() + &outside + &route(kind, "one", WEB, &rules);
@@ -177,7 +188,7 @@ fn service_is_backend_of_routes_of_network() {
             + &route(kind, "one", OUTSIDE, rules);
         assert_eq!(
             backends(&objects, "203.0.113.1:443"),
-            "1x core/Service shop/web:80"
+            "[core/Service shop/web:80 balances weight=1]"
         );
     }
 }
@@ -192,7 +203,8 @@ fn filters_of_backend_are_its_own() {
     );
     assert_eq!(
         found,
-        "1x core/Service shop/web:80 request(=a:b) + 1x core/Service shop/web:81"
+        "[core/Service shop/web:80 balances filters=[requestHeaders=(set=[a: b])] weight=1, \
+         core/Service shop/web:81 balances weight=1]"
     );
 }
 
@@ -206,9 +218,8 @@ fn unsupported_filter_of_backend_fails_its_share() {
     );
     assert_eq!(
         found,
-        "1x core/Service shop/web:80 none fail(500 unsupported backend filter: filters[0].type: CORS is not \
+        "[core/Service shop/web:80 filters=[failure=(message=unsupported backend filter: filters[0].type: CORS is not \
          supported here, only RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite; remove the \
-         filter) + \
-         1x core/Service shop/web:81"
+         filter ratio=1/1 status=500)] weight=1, core/Service shop/web:81 balances weight=1]"
     );
 }

@@ -4,25 +4,25 @@ use super::*;
 
 /// Returns the lines of the routes of a kind with these rules.
 fn routed(kind: &str, rules: &str) -> String {
-    let text = message(
-        &Cluster::new(&(web() + &route(kind, "one", WEB, rules))).watch("10.96.0.1:80", "shop"),
-    );
-    let lines = text.lines().filter(|line| line.starts_with("  "));
-    lines.collect::<Vec<_>>().join("\n")
+    let objects = web() + &route(kind, "one", WEB, rules);
+    rule_lines(&Cluster::new(&objects).watch("10.96.0.1:80", "shop"))
 }
 
 fn filtered(kind: &str, filter: &str) -> String {
     routed(kind, &format!("[{{filters: [{filter}]}}]"))
 }
 
-const TO_WEB: &str = "l5d -> core/Service shop/web:80";
+/// Returns the line of a rule without filters and with these matches.
+fn matching(matches: &str) -> String {
+    format!("rule {TO_WEB} headersOverride matches=[{matches}]")
+}
 
 #[test]
 fn headers_of_requests_are_modified() {
     let filter = "{type: RequestHeaderModifier, requestHeaderModifier: \
                   {add: [{name: a, value: b}], set: [{name: c, value: d}], remove: [e]}}";
     for kind in ["HTTPRoute", "GRPCRoute"] {
-        let expected = format!("[] request(+a:b =c:d -e) {TO_WEB}");
+        let expected = filtering("requestHeaders=(add=[a: b] remove=[e] set=[c: d])");
         assert_text(&filtered(kind, filter), &expected);
     }
 }
@@ -31,7 +31,7 @@ fn headers_of_requests_are_modified() {
 fn headers_of_responses_are_modified() {
     let filter = "{type: ResponseHeaderModifier, responseHeaderModifier: \
                   {add: [{name: a, value: b}], set: [{name: c, value: d}], remove: [e]}}";
-    let expected = format!("[] response(+a:b =c:d -e) {TO_WEB}");
+    let expected = filtering("responseHeaders=(add=[a: b] remove=[e] set=[c: d])");
     assert_text(&filtered("HTTPRoute", filter), &expected);
 }
 
@@ -44,10 +44,11 @@ fn headers_of_responses_are_modified_by_routes_of_linkerd() {
         &(web() + &linkerd),
         "10.96.0.1:80",
         &format!(
-            "core/Service shop/web:80 detect 10000ms
-             opaque default/opaq -> core/Service shop/web:80
-             http policy/HTTPRoute shop/one
-               [] response(=a:b) {TO_WEB}"
+            "core/Service shop/web:80 detectTimeout=10s protocol=detect
+             tcpRoute default/opaq {TO_WEB}
+             httpRoutes policy/HTTPRoute shop/one
+             {}",
+            filtering("responseHeaders=(set=[a: b])")
         ),
     );
 }
@@ -56,14 +57,14 @@ fn headers_of_responses_are_modified_by_routes_of_linkerd() {
 fn redirect_has_every_part() {
     let filter = "{type: RequestRedirect, requestRedirect: {scheme: https, hostname: b.example, port: 8443, \
                   path: {type: ReplaceFullPath, replaceFullPath: /b}, statusCode: 301}}";
-    let expected = format!("[] redirect(301 HTTPS//b.example:8443 =/b) {TO_WEB}");
+    let expected = filtering("redirect=(host=b.example path=/b port=8443 scheme=https status=301)");
     assert_text(&filtered("HTTPRoute", filter), &expected);
 }
 
 #[test]
 fn redirect_without_parts_has_default_status() {
     let filter = "{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /b}}}";
-    let expected = format!("[] redirect(302 //:0 */b) {TO_WEB}");
+    let expected = filtering("redirect=(prefix=/b status=302)");
     assert_text(&filtered("HTTPRoute", filter), &expected);
 }
 
@@ -76,23 +77,26 @@ fn url_is_rewritten_by_the_extension_and_no_other_rule_fails() {
     let prefix = "path: {type: ReplacePrefixMatch, replacePrefixMatch: /c}";
     let empty = "path: {type: ReplacePrefixMatch, replacePrefixMatch: ''}";
     for (rewrite, expected) in [
-        ("hostname: b.example".to_owned(), "rewrite(b.example)"),
-        (full.to_owned(), "rewrite( =/b)"),
+        ("hostname: b.example".to_owned(), "host=b.example"),
+        (full.to_owned(), "path=/b"),
         (
             format!("hostname: b.example, {prefix}"),
-            "rewrite(b.example */c)",
+            "host=b.example prefix=/c",
         ),
-        (empty.to_owned(), "rewrite( *)"),
-        (String::new(), "rewrite()"),
+        (empty.to_owned(), "prefix="),
+        (String::new(), ""),
     ] {
         let rewrite = format!("{{type: URLRewrite, urlRewrite: {{{rewrite}}}}}");
         let rules = format!(
             "[{{matches: [{{path: {{value: /b}}}}]}}, {{filters: [{headers}, {rewrite}]}}]"
         );
+        let other = matching("/b/*");
+        let expected = format!("requestHeaders=(set=[a: b]), urlRewrite=({expected})");
+        let failing = unsupported("HTTPRoute", "URLRewrite").replace("[0]", "[1]");
         let expected = format!(
-            "[/b*] {TO_WEB}
-             [] fail(500 filters[1].type: URLRewrite is not supported by this proxy) {TO_WEB}
-             extended 0.1 request {expected}"
+            "{other}\n{}\nwithout extension\n{other}\n{}",
+            filtering(&expected),
+            filtering(&failing)
         );
         assert_text(&routed("HTTPRoute", &rules), &expected);
     }
@@ -104,8 +108,9 @@ fn url_is_rewritten_by_routes_of_networks() {
     let objects = network("shop", "outside", "Allow", "203.0.113.0/24", "")
         + &route("HTTPRoute", "one", OUTSIDE, rules);
     let text = message(&Cluster::new(&objects).watch("203.0.113.1:443", "shop"));
+    let (extended, _) = text.split_once("without extension").unwrap();
     assert!(
-        text.ends_with("  extended 0.0 rewrite(b.example)\n"),
+        extended.contains("filters=[urlRewrite=(host=b.example)]"),
         "{text}"
     );
 }
@@ -115,51 +120,47 @@ fn url_is_rewritten_by_routes_of_networks() {
 fn filters_of_backends_and_of_grpc_routes_are_in_the_extension() {
     let rewrite = "{type: URLRewrite, urlRewrite: {hostname: b.example}}";
     let response = "{type: ResponseHeaderModifier, responseHeaderModifier: {remove: [a]}}";
+    let http_failure = unsupported("HTTPRoute", "URLRewrite");
+    let grpc_failure = unsupported("GRPCRoute", "ResponseHeaderModifier");
+    let (http, grpc) = (
+        "urlRewrite=(host=b.example)",
+        "responseHeaders=(remove=[a])",
+    );
     for (kind, filter, failure, expected) in [
-        (
-            "HTTPRoute",
-            rewrite,
-            "500 filters[0].type: URLRewrite",
-            "rewrite(b.example)",
-        ),
-        (
-            "GRPCRoute",
-            response,
-            "13 filters[0].type: ResponseHeaderModifier",
-            "response",
-        ),
+        ("HTTPRoute", rewrite, &http_failure, http),
+        ("GRPCRoute", response, &grpc_failure, grpc),
     ] {
         let rules = format!(
             "[{{backendRefs: [{{name: web, port: 80}}, {{name: web, port: 80, filters: [{filter}]}}]}}]"
         );
-        let text = routed(kind, &rules);
-        let sent = format!(" fail({failure} is not supported by this proxy)");
-        assert!(text.contains(&sent), "{text}");
-        let extended = format!("  extended 0.0.1 {expected}");
-        assert!(text.ends_with(&extended), "{text}");
+        let web = "core/Service shop/web:80 balances";
+        let rule = |filter: &str| {
+            format!(
+                "rule backends=[{web} weight=1, {web} filters=[{filter}] weight=1] headersOverride"
+            )
+        };
+        let expected = format!("{}\nwithout extension\n{}", rule(expected), rule(failure));
+        assert_text(&routed(kind, &rules), &expected);
     }
-    let text = routed("GRPCRoute", &format!("[{{filters: [{response}]}}]"));
-    assert!(text.ends_with("  extended 0.0 response"), "{text}");
+    let expected = extended(grpc, &grpc_failure);
+    assert_text(&filtered("GRPCRoute", response), &expected);
 }
 
 #[test]
 fn origins_are_shared_by_the_extension() {
     for (settings, expected) in [
-        ("{allowOrigins: ['*']}", "cors(*    5s)"),
+        ("{allowOrigins: ['*']}", "allowOrigins=[*] maxAge=5"),
         (
             "{allowOrigins: ['https://a.example', 'https://*.b.example'], allowMethods: [GET, PUT], \
              allowHeaders: [x-a], exposeHeaders: [x-b, x-c], allowCredentials: true, maxAge: 60}",
-            "cors(https://a.example,https://*.b.example GET,PUT x-a x-b,x-c 60s credentials)",
+            "allowCredentials allowHeaders=[x-a] allowMethods=[GET, PUT] \
+             allowOrigins=[https://a.example, https://*.b.example] exposeHeaders=[x-b, x-c] maxAge=60",
         ),
     ] {
-        let rules = format!("[{{filters: [{{type: CORS, cors: {settings}}}]}}]");
-        let text = routed("HTTPRoute", &rules);
-        let standard = "[] fail(500 filters[0].type: CORS is not supported by this proxy)";
-        assert!(text.contains(standard), "{text}");
-        assert!(
-            text.ends_with(&format!("  extended 0.0 {expected}")),
-            "{text}"
-        );
+        let filter = format!("{{type: CORS, cors: {settings}}}");
+        let failure = unsupported("HTTPRoute", "CORS");
+        let expected = extended(&format!("cors=({expected})"), &failure);
+        assert_text(&filtered("HTTPRoute", &filter), &expected);
     }
 }
 
@@ -170,9 +171,7 @@ const FAULT: &str =
 fn faulty(kind: &str, fault: &str, rules: &str) -> String {
     let described = format!("metadata: {{annotations: {{fault.linkerd.io/it: '{fault}'}}, ");
     let route = route(kind, "one", WEB, rules).replace("metadata: {", &described);
-    let text = message(&Cluster::new(&(web() + &route)).watch("10.96.0.1:80", "shop"));
-    let lines = text.lines().filter(|line| line.starts_with("  "));
-    lines.collect::<Vec<_>>().join("\n")
+    rule_lines(&Cluster::new(&(web() + &route)).watch("10.96.0.1:80", "shop"))
 }
 
 /// The API has messages for both.
@@ -181,20 +180,20 @@ fn faults_of_rules_and_backends_abort_requests() {
     let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
     let rules =
         format!("[{{filters: [{headers}, {FAULT}]}}, {{matches: [{{path: {{value: /b}}}}]}}]");
-    let expected = format!(
-        "[] request(-a) fail(503 fault it 5000/1000000) {TO_WEB}
-         [/b*] {TO_WEB}"
-    );
+    let failure = "failure=(message=fault it ratio=5000/1000000 status=503)";
+    let aborting = filtering(&format!("requestHeaders=(remove=[a]), {failure}"));
+    let expected = format!("{aborting}\n{}", matching("/b/*"));
     assert_text(
         &faulty("HTTPRoute", "abort=503, percent=0.5", &rules),
         &expected,
     );
     let rules = format!("[{{filters: [{FAULT}]}}]");
-    let expected = format!("[] fail(14 fault it) {TO_WEB}");
+    let expected = filtering("failure=(code=14 message=fault it ratio=1/1)");
     assert_text(&faulty("GRPCRoute", "abort=unavailable", &rules), &expected);
     let rules = format!("[{{backendRefs: [{{name: web, port: 80, filters: [{FAULT}]}}]}}]");
     let text = faulty("HTTPRoute", "abort=429", &rules);
-    assert!(text.contains("fail(429 fault it)"), "{text}");
+    let failure = "filters=[failure=(message=fault it ratio=1/1 status=429)] weight=1";
+    assert!(text.contains(failure), "{text}");
 }
 
 /// A proxy that does not know the extension forwards requests without the delay.
@@ -203,15 +202,18 @@ fn faults_of_rules_and_backends_delay_requests_by_the_extension() {
     let headers = "{type: RequestHeaderModifier, requestHeaderModifier: {remove: [a]}}";
     for kind in ["HTTPRoute", "GRPCRoute"] {
         let rules = format!("[{{filters: [{FAULT}, {headers}]}}]");
-        let expected = format!(
-            "[] request(-a) {TO_WEB}
-             extended 0.0 delay(1.5s 100000/1000000) request"
-        );
+        let headers = "requestHeaders=(remove=[a])";
+        let delaying = format!("delay=(duration=1.5s ratio=100000/1000000), {headers}");
+        let expected = extended(&delaying, headers);
         assert_text(&faulty(kind, "delay=1500ms, percent=10", &rules), &expected);
         let rules = format!("[{{backendRefs: [{{name: web, port: 80, filters: [{FAULT}]}}]}}]");
         let text = faulty(kind, "delay=1s", &rules);
-        assert!(!text.contains("fail("), "{text}");
-        assert!(text.ends_with("  extended 0.0.0 delay(1s 1/1)"), "{text}");
+        let backend = "core/Service shop/web:80 balances";
+        let rule =
+            |filters: &str| format!("rule backends=[{backend}{filters} weight=1] headersOverride");
+        let delaying = rule(" filters=[delay=(duration=1s ratio=1/1)]");
+        let expected = format!("{delaying}\nwithout extension\n{}", rule(""));
+        assert_text(&text, &expected);
     }
 }
 
@@ -221,20 +223,20 @@ fn unsupported_filter_fails_its_rule_and_no_other() {
     let extension = "{type: ExtensionRef, extensionRef: {group: a, kind: b, name: c}}";
     let rules =
         format!("[{{filters: [{headers}, {extension}]}}, {{matches: [{{path: {{value: /b}}}}]}}]");
-    let expected = format!(
-        "[] fail(500 filters[1].type: ExtensionRef is not supported here, only RequestHeaderModifier, \
-         ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS; remove the filter) {TO_WEB}
-         [/b*] {TO_WEB}"
+    let failing = filtering(
+        "failure=(message=filters[1].type: ExtensionRef is not supported here, only RequestHeaderModifier, \
+         ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror, CORS; remove the filter ratio=1/1 status=500)",
     );
+    let expected = format!("{failing}\n{}", matching("/b/*"));
     assert_text(&routed("HTTPRoute", &rules), &expected);
 }
 
 #[test]
 fn unsupported_filter_of_grpc_route_fails_its_rule() {
     let filter = "{type: ExtensionRef, extensionRef: {group: a, kind: b, name: c}}";
-    let expected = format!(
-        "[] fail(13 filters[0].type: ExtensionRef is not supported here, only RequestHeaderModifier, \
-         ResponseHeaderModifier, RequestMirror; remove the filter) {TO_WEB}"
+    let expected = filtering(
+        "failure=(code=13 message=filters[0].type: ExtensionRef is not supported here, only RequestHeaderModifier, \
+         ResponseHeaderModifier, RequestMirror; remove the filter ratio=1/1)",
     );
     assert_text(&filtered("GRPCRoute", filter), &expected);
 }
@@ -245,7 +247,7 @@ fn hosts_are_exact_or_suffixes() {
         .replace("spec:", "spec:\n  hostnames: [a.example, '*.b.example']");
     let text = message(&Cluster::new(&(web() + &named)).watch("10.96.0.1:80", "shop"));
     assert!(
-        text.contains("HTTPRoute shop/one a.example ^example.b\n"),
+        text.contains("HTTPRoute shop/one hosts=[a.example, *.b.example]\n"),
         "{text}"
     );
 }
@@ -254,7 +256,7 @@ fn hosts_are_exact_or_suffixes() {
 fn paths_are_prefixes_by_default() {
     let rules = "[{matches: [{}, {path: {value: /a}}, {path: {type: Exact, value: /b}}, \
                  {path: {type: RegularExpression, value: '/c+'}}]}]";
-    let expected = format!("[/* | /a* | /b | ~/c+] {TO_WEB}");
+    let expected = matching("/*, /a/*, /b, ~/c+");
     assert_text(&routed("HTTPRoute", rules), &expected);
 }
 
@@ -262,7 +264,7 @@ fn paths_are_prefixes_by_default() {
 fn headers_queries_and_methods_are_matched() {
     let rules = "[{matches: [{method: POST, headers: [{name: a, value: '1'}, {name: b, type: RegularExpression, \
                  value: '2.*'}], queryParams: [{name: q, value: '3'}, {name: r, type: RegularExpression, value: '4+'}]}]}]";
-    let expected = format!("[/* a=1 b~2.* ?q=3 ?r~4+ POST] {TO_WEB}");
+    let expected = matching("POST /* a=1 b~2.* ?q=3 ?r~4+");
     assert_text(&routed("HTTPRoute", rules), &expected);
 }
 
@@ -270,13 +272,16 @@ fn headers_queries_and_methods_are_matched() {
 fn grpc_methods_are_matched_exactly() {
     let rules = "[{matches: [{method: {service: pkg.Svc, method: Get}}, {method: {service: pkg.Svc}}, \
                  {method: {method: Get}}, {headers: [{name: a, value: '1'}]}]}]";
-    let expected = format!("[pkg.Svc/Get | pkg.Svc/ | /Get | / a=1] {TO_WEB}");
+    let expected = matching("pkg.Svc/Get, pkg.Svc/*, */Get, */* a=1");
     assert_text(&routed("GRPCRoute", rules), &expected);
 }
 
 #[test]
 fn rule_without_matches_has_empty_list() {
     for kind in ["HTTPRoute", "GRPCRoute"] {
-        assert_text(&routed(kind, "[{}]"), &format!("[] {TO_WEB}"));
+        assert_text(
+            &routed(kind, "[{}]"),
+            &format!("rule {TO_WEB} headersOverride"),
+        );
     }
 }

@@ -2,8 +2,9 @@
 
 use super::*;
 
-const TO_WEB: &str = "core/Service shop/web:80";
-const TO_OUTSIDE: &str = "policy/EgressNetwork shop/outside:443 forward 203.0.113.1:443";
+const WEIGHTED: &str = "backends=[core/Service shop/web:80 balances weight=1]";
+const TO_OUTSIDE: &str =
+    "backends=[policy/EgressNetwork shop/outside:443 endpoint forwardsTo=203.0.113.1:443]";
 
 /// Returns the Service `web` with an `appProtocol`.
 fn app_protocol(protocol: &str) -> String {
@@ -32,8 +33,8 @@ fn routes(kinds: &[&str]) -> String {
 }
 
 fn protocol_of(objects: &str) -> String {
-    let text = message(&Cluster::new(objects).watch("10.96.0.1:80", "shop"));
-    text.split_whitespace().nth(2).unwrap().to_owned()
+    let policy = policy(&Cluster::new(objects).watch("10.96.0.1:80", "shop"));
+    policy["protocol"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -42,9 +43,11 @@ fn app_protocol_http_is_http1() {
         check(
             &app_protocol(written),
             "10.96.0.1:80",
-            "core/Service shop/web:80 http1
-             http default/http
-               [/*] -> core/Service shop/web:80",
+            &format!(
+                "core/Service shop/web:80 protocol=HTTP/1
+                 httpRoutes default/http
+                 rule {TO_WEB} matches=[/*]"
+            ),
         );
     }
 }
@@ -55,9 +58,11 @@ fn app_protocol_http_has_http_routes_only() {
     check(
         &objects,
         "10.96.0.1:80",
-        "core/Service shop/web:80 http1
-         http gateway/HTTPRoute shop/httproute
-           [] l5d -> 1x core/Service shop/web:80",
+        &format!(
+            "core/Service shop/web:80 protocol=HTTP/1
+             httpRoutes gateway/HTTPRoute shop/httproute
+             rule {WEIGHTED} headersOverride"
+        ),
     );
 }
 
@@ -67,9 +72,11 @@ fn app_protocol_h2c_is_http2() {
         check(
             &app_protocol(written),
             "10.96.0.1:80",
-            "core/Service shop/web:80 http2
-             http default/http
-               [/*] -> core/Service shop/web:80",
+            &format!(
+                "core/Service shop/web:80 protocol=HTTP/2
+                 httpRoutes default/http
+                 rule {TO_WEB} matches=[/*]"
+            ),
         );
     }
 }
@@ -80,9 +87,11 @@ fn app_protocol_h2c_is_grpc_with_grpc_routes() {
     check(
         &objects,
         "10.96.0.1:80",
-        "core/Service shop/web:80 grpc
-         grpc gateway/GRPCRoute shop/grpcroute
-           [] l5d -> 1x core/Service shop/web:80",
+        &format!(
+            "core/Service shop/web:80 protocol=gRPC
+             grpcRoutes gateway/GRPCRoute shop/grpcroute
+             rule {WEIGHTED} headersOverride"
+        ),
     );
 }
 
@@ -100,8 +109,7 @@ fn app_protocols_that_are_not_http_are_opaque() {
         check(
             &objects,
             "10.96.0.1:80",
-            "core/Service shop/web:80 opaque
-             opaque default/opaq -> core/Service shop/web:80",
+            &format!("core/Service shop/web:80 protocol=opaque\ntcpRoute default/opaq {TO_WEB}"),
         );
     }
 }
@@ -123,8 +131,10 @@ fn opaque_app_protocol_has_tcp_route() {
     check(
         &objects,
         "10.96.0.1:80",
-        "core/Service shop/web:80 opaque
-         opaque gateway/TCPRoute shop/tcproute -> 1x core/Service shop/web:80",
+        &format!(
+            "core/Service shop/web:80 protocol=opaque
+             tcpRoute gateway/TCPRoute shop/tcproute {WEIGHTED}"
+        ),
     );
 }
 
@@ -134,45 +144,37 @@ fn annotation_of_service_makes_port_opaque() {
     check(
         &(annotated.clone() + &routes(&["HTTPRoute"])),
         "10.96.0.1:80",
-        "core/Service shop/web:80 opaque
-         opaque default/opaq -> core/Service shop/web:80",
+        &format!("core/Service shop/web:80 protocol=opaque\ntcpRoute default/opaq {TO_WEB}"),
     );
     let objects = annotated.replace("{port: 80}", "{port: 80, appProtocol: http}");
-    assert_eq!(protocol_of(&objects), "http1", "appProtocol is first");
+    assert_eq!(protocol_of(&objects), "HTTP/1", "appProtocol is first");
 }
 
 #[test]
 fn default_list_makes_port_opaque_without_annotation() {
+    let opaque = "core/Service shop/db:3306 protocol=opaque
+                  tcpRoute default/opaq backends=[core/Service shop/db:3306 balances]";
     let mysql = service("db", "10.96.0.2", "{port: 3306}", "");
-    check(
-        &mysql,
-        "10.96.0.2:3306",
-        "core/Service shop/db:3306 opaque
-         opaque default/opaq -> core/Service shop/db:3306",
-    );
+    check(&mysql, "10.96.0.2:3306", opaque);
     let annotated = service(
         "db",
         "10.96.0.2",
         "{port: 3306}",
         ", annotations: {config.linkerd.io/opaque-ports: '1'}",
     );
-    let text = message(&Cluster::new(&annotated).watch("10.96.0.2:3306", "shop"));
-    assert!(
-        text.starts_with("core/Service shop/db:3306 detect"),
-        "{text}"
+    let policy = policy(&Cluster::new(&annotated).watch("10.96.0.2:3306", "shop"));
+    assert_eq!(policy["protocol"], "detect");
+    assert_eq!(
+        compact::reference(&policy["object"]),
+        "core/Service shop/db:3306"
     );
-    check(
-        "",
-        "db.shop.svc:3306",
-        "core/Service shop/db:3306 opaque
-         opaque default/opaq -> core/Service shop/db:3306",
-    );
+    check("", "db.shop.svc:3306", opaque);
 }
 
 #[test]
 fn kinds_of_routes_have_precedence() {
     let kinds = ["GRPCRoute", "HTTPRoute", "TLSRoute", "TCPRoute"];
-    for (first, protocol) in ["grpc", "detect", "tls", "opaque"].into_iter().enumerate() {
+    for (first, protocol) in ["gRPC", "detect", "TLS", "opaque"].into_iter().enumerate() {
         let mut attached = kinds[first..].to_vec();
         assert_eq!(protocol_of(&(web() + &routes(&attached))), protocol);
         // It makes no difference which of them names the port.
@@ -188,10 +190,10 @@ fn http_routes_are_used_by_detection() {
         &(web() + &routes(&["HTTPRoute"])),
         "10.96.0.1:80",
         &format!(
-            "core/Service shop/web:80 detect 10000ms
-             opaque default/opaq -> {TO_WEB}
-             http gateway/HTTPRoute shop/httproute
-               [] l5d -> 1x {TO_WEB}"
+            "core/Service shop/web:80 detectTimeout=10s protocol=detect
+             tcpRoute default/opaq {TO_WEB}
+             httpRoutes gateway/HTTPRoute shop/httproute
+             rule {WEIGHTED} headersOverride"
         ),
     );
 }
@@ -204,8 +206,8 @@ fn tls_routes_have_no_default_for_services() {
         &(web() + &named),
         "10.96.0.1:80",
         &format!(
-            "core/Service shop/web:80 tls
-             tls gateway/TLSRoute shop/tlsroute a.example ^example.b -> 1x {TO_WEB}"
+            "core/Service shop/web:80 protocol=TLS
+             tlsRoutes gateway/TLSRoute shop/tlsroute {WEIGHTED} serverNames=[a.example, *.b.example]"
         ),
     );
 }
@@ -224,8 +226,8 @@ fn only_oldest_tcp_route_applies() {
     check(
         &(web() + &young + &old),
         "10.96.0.1:80",
-        "core/Service shop/web:80 opaque
-         opaque gateway/TCPRoute shop/b-old -> 1x core/Service shop/web:2",
+        "core/Service shop/web:80 protocol=opaque
+         tcpRoute gateway/TCPRoute shop/b-old backends=[core/Service shop/web:2 balances weight=1]",
     );
 }
 
@@ -235,14 +237,14 @@ fn connection_route_with_several_rules_is_invalid() {
     check(
         &(web() + &route("TCPRoute", "two", WEB, rules)),
         "10.96.0.1:80",
-        "core/Service shop/web:80 opaque
-         opaque gateway/TCPRoute shop/two invalid(TCPRoute shop/two has 2 rules, but needs exactly one) -> nowhere",
+        "core/Service shop/web:80 protocol=opaque
+         tcpRoute gateway/TCPRoute shop/two rejects=TCPRoute shop/two has 2 rules, but needs exactly one",
     );
     check(
         &(web() + &route("TLSRoute", "none", WEB, "[]")),
         "10.96.0.1:80",
-        "core/Service shop/web:80 tls
-         tls gateway/TLSRoute shop/none invalid(TLSRoute shop/none has 0 rules, but needs exactly one) -> nowhere",
+        "core/Service shop/web:80 protocol=TLS
+         tlsRoutes gateway/TLSRoute shop/none rejects=TLSRoute shop/none has 0 rules, but needs exactly one",
     );
 }
 
@@ -258,23 +260,23 @@ fn default_http_route_of_network_follows_attached_ones() {
     assert_text(
         &egress("HTTPRoute", "Allow"),
         &format!(
-            "policy/EgressNetwork shop/outside:443 detect 10000ms
-             opaque default/tcp-egress-allow -> {TO_OUTSIDE}
-             http gateway/HTTPRoute shop/attached
-               [] l5d -> {TO_OUTSIDE}
-             http default/http-egress-allow
-               [/*] -> {TO_OUTSIDE}"
+            "policy/EgressNetwork shop/outside:443 detectTimeout=10s protocol=detect
+             tcpRoute default/tcp-egress-allow {TO_OUTSIDE}
+             httpRoutes gateway/HTTPRoute shop/attached
+             rule {TO_OUTSIDE} headersOverride
+             httpRoutes default/http-egress-allow
+             rule {TO_OUTSIDE} matches=[/*]"
         ),
     );
     assert_text(
         &egress("HTTPRoute", "Deny"),
         &format!(
-            "policy/EgressNetwork shop/outside:443 detect 10000ms
-             opaque default/tcp-egress-deny forbidden -> {TO_OUTSIDE}
-             http gateway/HTTPRoute shop/attached
-               [] l5d -> {TO_OUTSIDE}
-             http default/http-egress-deny
-               [/*] fail(403 traffic not allowed) -> {TO_OUTSIDE}"
+            "policy/EgressNetwork shop/outside:443 detectTimeout=10s protocol=detect
+             tcpRoute default/tcp-egress-deny {TO_OUTSIDE} rejects=forbidden by policy
+             httpRoutes gateway/HTTPRoute shop/attached
+             rule {TO_OUTSIDE} headersOverride
+             httpRoutes default/http-egress-deny
+             rule {TO_OUTSIDE} filters=[failure=(message=traffic not allowed ratio=1/1 status=403)] matches=[/*]"
         ),
     );
 }
@@ -284,34 +286,35 @@ fn default_grpc_route_of_network_follows_attached_ones() {
     assert_text(
         &egress("GRPCRoute", "Allow"),
         &format!(
-            "policy/EgressNetwork shop/outside:443 grpc
-             grpc gateway/GRPCRoute shop/attached
-               [] l5d -> {TO_OUTSIDE}
-             grpc default/grpc-egress-allow
-               [/] -> {TO_OUTSIDE}"
+            "policy/EgressNetwork shop/outside:443 protocol=gRPC
+             grpcRoutes gateway/GRPCRoute shop/attached
+             rule {TO_OUTSIDE} headersOverride
+             grpcRoutes default/grpc-egress-allow
+             rule {TO_OUTSIDE} matches=[*/*]"
         ),
     );
     assert_text(
         &egress("GRPCRoute", "Deny"),
         &format!(
-            "policy/EgressNetwork shop/outside:443 grpc
-             grpc gateway/GRPCRoute shop/attached
-               [] l5d -> {TO_OUTSIDE}
-             grpc default/grpc-egress-deny
-               [/] fail(7 traffic not allowed) -> {TO_OUTSIDE}"
+            "policy/EgressNetwork shop/outside:443 protocol=gRPC
+             grpcRoutes gateway/GRPCRoute shop/attached
+             rule {TO_OUTSIDE} headersOverride
+             grpcRoutes default/grpc-egress-deny
+             rule {TO_OUTSIDE} filters=[failure=(code=7 message=traffic not allowed ratio=1/1)] matches=[*/*]"
         ),
     );
 }
 
 #[test]
 fn default_tls_route_of_network_follows_attached_ones() {
-    for (policy, verdict) in [("Allow", "allow"), ("Deny", "deny forbidden")] {
+    let deny = format!("deny {TO_OUTSIDE} rejects=forbidden by policy");
+    for (policy, default) in [("Allow", format!("allow {TO_OUTSIDE}")), ("Deny", deny)] {
         assert_text(
             &egress("TLSRoute", policy),
             &format!(
-                "policy/EgressNetwork shop/outside:443 tls
-                 tls gateway/TLSRoute shop/attached -> {TO_OUTSIDE}
-                 tls default/tls-egress-{verdict} -> {TO_OUTSIDE}"
+                "policy/EgressNetwork shop/outside:443 protocol=TLS
+                 tlsRoutes gateway/TLSRoute shop/attached {TO_OUTSIDE}
+                 tlsRoutes default/tls-egress-{default}"
             ),
         );
     }
@@ -323,8 +326,8 @@ fn tcp_route_of_network_replaces_default() {
         assert_text(
             &egress("TCPRoute", policy),
             &format!(
-                "policy/EgressNetwork shop/outside:443 opaque
-                 opaque gateway/TCPRoute shop/attached -> {TO_OUTSIDE}"
+                "policy/EgressNetwork shop/outside:443 protocol=opaque
+                 tcpRoute gateway/TCPRoute shop/attached {TO_OUTSIDE}"
             ),
         );
     }
@@ -338,16 +341,17 @@ fn opaque_ports_of_network_have_default_tcp_route() {
         &(annotated + &route("HTTPRoute", "attached", OUTSIDE, "[{}]")),
         "203.0.113.1:443",
         &format!(
-            "policy/EgressNetwork shop/outside:443 opaque
-             opaque default/tcp-egress-deny forbidden -> {TO_OUTSIDE}"
+            "policy/EgressNetwork shop/outside:443 protocol=opaque
+             tcpRoute default/tcp-egress-deny {TO_OUTSIDE} rejects=forbidden by policy"
         ),
     );
     // Without annotation the default list applies.
     check(
         &network("shop", "outside", "Allow", "203.0.113.0/24", ""),
         "203.0.113.1:25",
-        "policy/EgressNetwork shop/outside:25 opaque
-         opaque default/tcp-egress-allow -> policy/EgressNetwork shop/outside:25 forward 203.0.113.1:25",
+        "policy/EgressNetwork shop/outside:25 protocol=opaque
+         tcpRoute default/tcp-egress-allow \
+         backends=[policy/EgressNetwork shop/outside:25 endpoint forwardsTo=203.0.113.1:25]",
     );
 }
 
@@ -355,20 +359,19 @@ fn opaque_ports_of_network_have_default_tcp_route() {
 fn protocol_follows_routes_that_come_and_go() {
     let mut cluster = Cluster::new(&web());
     let watched = cluster.watch("10.96.0.1:80", "shop");
-    let protocol = |watched: &Watched| {
-        let text = message(watched);
-        text.split_whitespace().nth(2).unwrap().to_owned()
-    };
     for (kind, api, expected) in [
         ("TCPRoute", Kind::GatewayTcpRoute, "opaque"),
-        ("TLSRoute", Kind::GatewayTlsRoute, "tls"),
-        ("GRPCRoute", Kind::GatewayGrpcRoute, "grpc"),
+        ("TLSRoute", Kind::GatewayTlsRoute, "TLS"),
+        ("GRPCRoute", Kind::GatewayGrpcRoute, "gRPC"),
         ("HTTPRoute", Kind::GatewayHttpRoute, "detect"),
     ] {
         cluster.apply(&routes(&[kind]));
-        assert_eq!(protocol(&watched), expected);
+        assert_eq!(policy(&watched)["protocol"], expected);
         assert!(message(&watched).contains(&format!("{kind} shop/")));
         cluster.delete(api, "shop", &kind.to_lowercase());
-        assert!(message(&watched).contains("http default/http"), "{kind}");
+        assert!(
+            message(&watched).contains("httpRoutes default/http"),
+            "{kind}"
+        );
     }
 }

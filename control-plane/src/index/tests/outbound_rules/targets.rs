@@ -3,20 +3,20 @@
 use super::*;
 
 const DEFAULT_WEB: &str = "
-    core/Service shop/web:80 detect 10000ms
-    opaque default/opaq -> core/Service shop/web:80
-    http default/http
-      [/*] -> core/Service shop/web:80
+    core/Service shop/web:80 detectTimeout=10s protocol=detect
+    tcpRoute default/opaq backends=[core/Service shop/web:80 balances]
+    httpRoutes default/http
+    rule backends=[core/Service shop/web:80 balances] matches=[/*]
 ";
 
 /// Returns the message for an address that no object has.
 fn fallback(addr: &str) -> String {
-    let to = format!("default/egress-fallback forward {addr}");
+    let to = format!("backends=[default/egress-fallback endpoint forwardsTo={addr}]");
     format!(
-        "default/egress-fallback detect 10000ms
-         opaque default/egress-fallback -> {to}
-         http default/egress-fallback
-           [] -> {to}"
+        "default/egress-fallback detectTimeout=10s protocol=detect
+         tcpRoute default/egress-fallback {to}
+         httpRoutes default/egress-fallback
+         rule {to} matches=[/*]"
     )
 }
 
@@ -24,11 +24,12 @@ fn fallback(addr: &str) -> String {
 fn allowed(network: &str, addr: &str) -> String {
     let (_, port) = addr.rsplit_once(':').unwrap();
     let meta = format!("policy/EgressNetwork {network}:{port}");
+    let to = format!("backends=[{meta} endpoint forwardsTo={addr}]");
     format!(
-        "{meta} detect 10000ms
-         opaque default/tcp-egress-allow -> {meta} forward {addr}
-         http default/http-egress-allow
-           [/*] -> {meta} forward {addr}"
+        "{meta} detectTimeout=10s protocol=detect
+         tcpRoute default/tcp-egress-allow {to}
+         httpRoutes default/http-egress-allow
+         rule {to} matches=[/*]"
     )
 }
 
@@ -42,8 +43,8 @@ fn cluster_ip_with_undefined_port_is_forbidden() {
     check(
         &web(),
         "10.96.0.1:81",
-        "core/Service shop/web:81 opaque
-         opaque default/undefined-port forbidden -> nowhere",
+        "core/Service shop/web:81 protocol=opaque
+         tcpRoute default/undefined-port rejects=forbidden by policy",
     );
 }
 
@@ -53,8 +54,8 @@ fn undefined_port_is_forbidden_even_with_egress_network_of_address() {
     check(
         &objects,
         "10.96.0.1:81",
-        "core/Service shop/web:81 opaque
-         opaque default/undefined-port forbidden -> nowhere",
+        "core/Service shop/web:81 protocol=opaque
+         tcpRoute default/undefined-port rejects=forbidden by policy",
     );
 }
 
@@ -75,10 +76,10 @@ fn authority_with_undefined_port_is_balanced() {
     check(
         &web(),
         "web.shop.svc:81",
-        "core/Service shop/web:81 detect 10000ms
-         opaque default/opaq -> core/Service shop/web:81
-         http default/http
-           [/*] -> core/Service shop/web:81",
+        "core/Service shop/web:81 detectTimeout=10s protocol=detect
+         tcpRoute default/opaq backends=[core/Service shop/web:81 balances]
+         httpRoutes default/http
+         rule backends=[core/Service shop/web:81 balances] matches=[/*]",
     );
 }
 
@@ -128,14 +129,15 @@ fn network_without_cidrs_has_all_addresses_outside_cluster() {
 #[test]
 fn network_denies_by_default_route() {
     let meta = "policy/EgressNetwork shop/outside:443";
+    let to = format!("backends=[{meta} endpoint forwardsTo=203.0.113.1:443]");
     check(
         &network("shop", "outside", "Deny", "203.0.113.0/24", ""),
         "203.0.113.1:443",
         &format!(
-            "{meta} detect 10000ms
-             opaque default/tcp-egress-deny forbidden -> {meta} forward 203.0.113.1:443
-             http default/http-egress-deny
-               [/*] fail(403 traffic not allowed) -> {meta} forward 203.0.113.1:443"
+            "{meta} detectTimeout=10s protocol=detect
+             tcpRoute default/tcp-egress-deny {to} rejects=forbidden by policy
+             httpRoutes default/http-egress-deny
+             rule {to} filters=[failure=(message=traffic not allowed ratio=1/1 status=403)] matches=[/*]"
         ),
     );
 }
