@@ -77,7 +77,7 @@ pub(in crate::index) fn reference(object: &Value) -> String {
     )
 }
 
-/// Returns the value of a field that nearly every policy has; `object` is the Service of a balancer.
+/// Returns the value that nearly every policy has in a field; `object` is its backend.
 fn usual(name: &str, object: Option<&Value>) -> Value {
     match (name, object) {
         ("backoff", _) => json!({ "jitter": 1.0, "max": "250ms", "min": "25ms" }),

@@ -8,14 +8,15 @@ mod rate_limits;
 mod routes;
 mod server_authorizations;
 mod servers;
-mod wire;
 
 use mesh_objects::model::{Name, WorkloadRef};
+use mesh_objects::policy::json;
 
 use super::super::{InboundKey, PolicyIndex};
+use crate::index::tests::compact;
 use crate::index::tests::fixture::{apply, pod, policy_settings};
 
-/// Checks the message about the port 3306 of the pod `web-1`, line by line.
+/// Checks the policy of the message about the port 3306 of the pod `web-1`, line by line.
 #[track_caller]
 fn check(objects: &str, expect: &str) {
     check_port(objects, 3306, expect);
@@ -45,7 +46,10 @@ fn check_workload(objects: &str, workload: WorkloadRef, port: u16, expect: &str)
 fn message(index: &mut PolicyIndex, workload: WorkloadRef, port: u16) -> Vec<String> {
     let policies = index.inbound(InboundKey { workload, port }).unwrap();
     let policy = policies.borrow();
-    lines(&wire::text((**policy).as_ref().unwrap()))
+    let message = mesh_api::inbound::to_proto((**policy).as_ref().unwrap());
+    compact::lines(&json::inbound(
+        &mesh_api::inbound::server_policy(message).unwrap(),
+    ))
 }
 
 /// Returns the lines without indentation and empty ones.
@@ -86,8 +90,7 @@ const TO_SERVER: &str = "group: policy.linkerd.io, kind: Server, name: db";
 
 /// The first lines of the message about `db` without objects that refer to it.
 const DB: &str = "
-    server server.policy.linkerd.io db
-    detect 10 s
-    route default/default
-    rule prefix:/
+    policy/server /db detectTimeout=10s protocol=detect
+    routes default/default
+    rule matches=[/*]
 ";

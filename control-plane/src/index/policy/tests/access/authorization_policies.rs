@@ -18,7 +18,7 @@ fn network(name: &str, networks: &str) -> String {
 fn check_db(objects: &str, authorization: &str) {
     let mut expect = DB.to_owned();
     if !authorization.is_empty() {
-        expect += "authz authorizationpolicy.policy.linkerd.io shop/allow ";
+        expect += "authorizations policy/authorizationpolicy shop/allow ";
         expect += authorization;
     }
     check(&(web("") + &server("") + objects), &expect);
@@ -26,7 +26,8 @@ fn check_db(objects: &str, authorization: &str) {
 
 const MESH_TLS: &str = "group: policy.linkerd.io, kind: MeshTLSAuthentication";
 const NETWORK: &str = "group: policy.linkerd.io, kind: NetworkAuthentication";
-const ALL: &str = "from 0.0.0.0/0, ::/0: unauthenticated";
+const EVERYWHERE: &str = "networks=[cidr=0.0.0.0/0, cidr=::/0]";
+const ALL: &str = "authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]";
 
 #[test]
 fn policy_applies_to_server_or_all_servers_of_its_namespace() {
@@ -58,11 +59,10 @@ fn policy_for_namespace_does_not_apply_to_ports_without_server() {
     let objects = web("") + &policy("kind: Namespace, name: shop", "");
     check(
         &objects,
-        "server default/all-unauthenticated
-         detect 10 s
-         route default/default
-         rule prefix:/
-         authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated",
+        "default/all-unauthenticated detectTimeout=10s protocol=detect
+         routes default/default
+         rule matches=[/*]
+         authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]",
     );
 }
 
@@ -75,15 +75,15 @@ fn policy_without_identities_or_networks_authorizes_all_of_them() {
     check_db(&policy(TO_SERVER, ""), ALL);
     check_db(
         &(policy(TO_SERVER, &ids_ref) + &ids),
-        "from 0.0.0.0/0, ::/0: a.example",
+        &format!("authentication=mutual TLS identities=[a.example] {EVERYWHERE}"),
     );
     check_db(
         &(policy(TO_SERVER, &near_ref) + &near),
-        "from 10.1.0.0/16 except 10.1.2.0/24: unauthenticated",
+        "authentication=none networks=[cidr=10.1.0.0/16 except=[10.1.2.0/24]]",
     );
     check_db(
         &(policy(TO_SERVER, &format!("{ids_ref}, {near_ref}")) + &ids + &near),
-        "from 10.1.0.0/16 except 10.1.2.0/24: a.example",
+        "authentication=mutual TLS identities=[a.example] networks=[cidr=10.1.0.0/16 except=[10.1.2.0/24]]",
     );
 }
 
@@ -92,7 +92,10 @@ fn identities_are_exact_suffixes_accounts_and_namespaces() {
     let reference = format!("{{{MESH_TLS}, name: ids}}");
     let check = |spec: &str, expect: &str| {
         let objects = policy(TO_SERVER, &reference) + &mesh_tls("ids", spec);
-        check_db(&objects, &format!("from 0.0.0.0/0, ::/0: {expect}"));
+        check_db(
+            &objects,
+            &format!("authentication=mutual TLS identities=[{expect}] {EVERYWHERE}"),
+        );
     };
     check("{identities: ['*']}", "*");
     check(
@@ -113,14 +116,18 @@ fn identities_are_exact_suffixes_accounts_and_namespaces() {
 fn service_account_is_of_own_namespace_unless_reference_names_another() {
     check_db(
         &policy(TO_SERVER, "{kind: ServiceAccount, name: web}"),
-        "from 0.0.0.0/0, ::/0: web.shop.serviceaccount.identity.linkerd.cluster.local",
+        &format!(
+            "authentication=mutual TLS identities=[web.shop.serviceaccount.identity.linkerd.cluster.local] {EVERYWHERE}"
+        ),
     );
     check_db(
         &policy(
             TO_SERVER,
             "{group: '', kind: ServiceAccount, name: web, namespace: other}",
         ),
-        "from 0.0.0.0/0, ::/0: web.other.serviceaccount.identity.linkerd.cluster.local",
+        &format!(
+            "authentication=mutual TLS identities=[web.other.serviceaccount.identity.linkerd.cluster.local] {EVERYWHERE}"
+        ),
     );
 }
 
@@ -138,7 +145,7 @@ fn references_lead_to_other_namespaces() {
     )) + &elsewhere(network("near", "{cidr: 'fd00::/8'}"));
     check_db(
         &objects,
-        "from fd00::/8: web.other.serviceaccount.identity.linkerd.cluster.local",
+        "authentication=mutual TLS identities=[web.other.serviceaccount.identity.linkerd.cluster.local] networks=[cidr=fd00::/8]",
     );
 }
 

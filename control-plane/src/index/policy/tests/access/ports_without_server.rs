@@ -7,26 +7,23 @@ use crate::index::PolicyIndex;
 use crate::index::tests::fixture::{apply, policy_settings};
 
 const ALL: &str = "
-    server default/all-unauthenticated
-    detect 10 s
-    route default/default
-    rule prefix:/
-    authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated
+    default/all-unauthenticated detectTimeout=10s protocol=detect
+    routes default/default
+    rule matches=[/*]
+    authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]
 ";
 
 const ALL_AUTHENTICATED: &str = "
-    server default/all-authenticated
-    detect 10 s
-    route default/default
-    rule prefix:/
-    authz default/all-authenticated from 0.0.0.0/0, ::/0: *
+    default/all-authenticated detectTimeout=10s protocol=detect
+    routes default/default
+    rule matches=[/*]
+    authorizations default/all-authenticated authentication=mutual TLS identities=[*] networks=[cidr=0.0.0.0/0, cidr=::/0]
 ";
 
 const DENY: &str = "
-    server default/deny
-    detect 10 s
-    route default/default
-    rule prefix:/
+    default/deny detectTimeout=10s protocol=detect
+    routes default/default
+    rule matches=[/*]
 ";
 
 /// The port 3306 is in the cluster's list, which only the injector reads.
@@ -36,9 +33,8 @@ fn protocol_is_detected_unless_annotation_of_pod_lists_port() {
     check(&web("config.linkerd.io/opaque-ports: '25'"), ALL);
     check(&web("config.linkerd.io/opaque-ports: ''"), ALL);
     let opaque = "
-        server default/all-unauthenticated
-        opaque
-        authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated
+        default/all-unauthenticated protocol=opaque
+        authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]
     ";
     for list in ["3306", "25,3000-4000", "db", "nonsense, 3306"] {
         check(
@@ -53,20 +49,29 @@ fn each_default_policy_has_its_authorization() {
     for (policy, authorization) in [
         (
             "all-unauthenticated",
-            "from 0.0.0.0/0, ::/0: unauthenticated",
+            "authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]",
         ),
-        ("all-authenticated", "from 0.0.0.0/0, ::/0: *"),
+        (
+            "all-authenticated",
+            "authentication=mutual TLS identities=[*] networks=[cidr=0.0.0.0/0, cidr=::/0]",
+        ),
         (
             "cluster-unauthenticated",
-            "from 10.0.0.0/8: unauthenticated",
+            "authentication=none networks=[cidr=10.0.0.0/8]",
         ),
-        ("cluster-authenticated", "from 10.0.0.0/8: *"),
-        ("audit", "from 0.0.0.0/0, ::/0: unauthenticated"),
+        (
+            "cluster-authenticated",
+            "authentication=mutual TLS identities=[*] networks=[cidr=10.0.0.0/8]",
+        ),
+        (
+            "audit",
+            "authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]",
+        ),
         ("deny", ""),
     ] {
         let mut expect = DENY.replace("deny", policy);
         if !authorization.is_empty() {
-            expect += &format!("authz default/{policy} {authorization}");
+            expect += &format!("authorizations default/{policy} {authorization}");
         }
         let annotation = format!("config.linkerd.io/default-inbound-policy: {policy}");
         check(&web(&annotation), &expect);
@@ -84,11 +89,10 @@ fn invalid_default_policy_denies() {
 #[test]
 fn policy_of_port_that_requires_identity_is_authenticated_variant() {
     let cluster_authenticated = "
-        server default/cluster-authenticated
-        detect 10 s
-        route default/default
-        rule prefix:/
-        authz default/cluster-authenticated from 10.0.0.0/8: *
+        default/cluster-authenticated detectTimeout=10s protocol=detect
+        routes default/default
+        rule matches=[/*]
+        authorizations default/cluster-authenticated authentication=mutual TLS identities=[*] networks=[cidr=10.0.0.0/8]
     ";
     for (policy, expect) in [
         ("all-unauthenticated", ALL_AUTHENTICATED),
@@ -112,14 +116,12 @@ fn policy_of_port_that_requires_identity_is_authenticated_variant() {
 #[test]
 fn probes_have_route_after_default_route_with_sorted_paths() {
     let expect = "
-        server default/all-unauthenticated
-        detect 10 s
-        route default/default
-        rule prefix:/
-        route default/probe
-        rule GET exact:/live | GET exact:/ready
-        route-authz default/probe from 0.0.0.0/0: unauthenticated
-        authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated
+        default/all-unauthenticated detectTimeout=10s protocol=detect
+        routes default/default
+        rule matches=[/*]
+        routes default/probe
+        rule authorizations=[default/probe authentication=none networks=[cidr=0.0.0.0/0]] matches=[GET /live, GET /ready]
+        authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]
     ";
     check_port(&web(""), 8080, expect);
 
@@ -156,9 +158,8 @@ fn external_workload_has_default_policy_without_probes() {
         ALL_AUTHENTICATED,
     );
     let opaque = "
-        server default/all-unauthenticated
-        opaque
-        authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated
+        default/all-unauthenticated protocol=opaque
+        authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]
     ";
     check("config.linkerd.io/opaque-ports: db", opaque);
 }

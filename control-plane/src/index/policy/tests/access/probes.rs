@@ -36,16 +36,17 @@ metadata: {name: node-b}
 spec: {podCIDR: 10.1.1.0/24}
 ";
 
-const DENY: &str = "server default/deny\ndetect 10 s\nroute default/default\nrule prefix:/\n";
+const DENY: &str =
+    "default/deny detectTimeout=10s protocol=detect\nroutes default/default\nrule matches=[/*]\n";
 
 /// The lines about a route of probes with these matches.
 fn probe_route(matches: &str) -> String {
     format!(
-        "route default/probe\nrule {matches}\nroute-authz default/probe from 0.0.0.0/0: unauthenticated\n"
+        "routes default/probe\nrule authorizations=[default/probe authentication=none networks=[cidr=0.0.0.0/0]] matches=[{matches}]\n"
     )
 }
 
-const NODE_AUTHZ: &str = "authz default/probe from 192.168.0.1/32, fd00::1/128: unauthenticated\n";
+const NODE_AUTHZ: &str = "authorizations default/probe authentication=none networks=[cidr=192.168.0.1/32, cidr=fd00::1/128]\n";
 
 /// Checks the messages about a port without and with admission of the node's host addresses.
 #[track_caller]
@@ -76,7 +77,7 @@ fn path_of_probe_is_admitted_as_the_kubelet_sends_it() {
         ("'/a;b//c/../d'", "/a;b//c/../d"),
         ("'http://other/ready'", "/ready"),
     ] {
-        let route = format!("{DENY}{}", probe_route(&format!("GET exact:{sent}")));
+        let route = format!("{DENY}{}", probe_route(&format!("GET {sent}")));
         let objects = pod(&format!(
             "readinessProbe: {{httpGet: {{path: {path}, port: http, httpHeaders: [{{name: Host, value: a.example}}]}}}}"
         ));
@@ -103,14 +104,14 @@ fn probes_and_hooks_of_every_container_are_admitted() {
         "side",
         "started",
     ];
-    let matches = paths.map(|path| format!("GET exact:/{path}")).join(" | ");
+    let matches = paths.map(|path| format!("GET /{path}")).join(", ");
     check_port(&objects, 8080, &format!("{DENY}{}", probe_route(&matches)));
 }
 
 #[test]
 fn grpc_probe_is_admitted_on_its_port() {
     let objects = pod("livenessProbe: {grpc: {port: 9090, service: cart}}");
-    let route = probe_route("POST exact:/grpc.health.v1.Health/Check");
+    let route = probe_route("POST /grpc.health.v1.Health/Check");
     let route = format!("{DENY}{route}");
     // Its path is known, so that the node's address needs no admission.
     check_both(&objects, 9090, &route, &route);
@@ -121,15 +122,13 @@ fn grpc_probe_is_admitted_on_its_port() {
         );
         objects.clone() + &object("v1beta3", "Server", "name: db", &spec)
     };
-    let grpc = "server server.policy.linkerd.io db
-        grpc
-        route default/default
-        rule /
-        route default/probe
-        rule grpc.health.v1.Health/Check
-        route-authz default/probe from 0.0.0.0/0: unauthenticated";
+    let grpc = "policy/server /db protocol=gRPC
+        routes default/default
+        rule matches=[*/*]
+        routes default/probe
+        rule authorizations=[default/probe authentication=none networks=[cidr=0.0.0.0/0]] matches=[grpc.health.v1.Health/Check]";
     check_both(&server("gRPC"), 9090, grpc, grpc);
-    let opaque = "server server.policy.linkerd.io db\nopaque\n";
+    let opaque = "policy/server /db protocol=opaque\n";
     check_both(
         &server("opaque"),
         9090,
@@ -143,13 +142,13 @@ fn https_probe_is_admitted_from_the_node_only_and_on_its_port_only() {
     let objects = pod("readinessProbe: {httpGet: {path: /ready, port: 9090, scheme: HTTPS}}");
     check_both(&objects, 9090, DENY, &format!("{DENY}{NODE_AUTHZ}"));
     check_both(&objects, 8080, DENY, DENY);
-    let tls = "server server.policy.linkerd.io db\ntls\n";
+    let tls = "policy/server /db protocol=TLS\n";
     let spec = "{podSelector: {matchLabels: {app: web}}, port: 9090, proxyProtocol: TLS}";
     let server = objects.clone() + &object("v1beta3", "Server", "name: db", spec);
     check_both(&server, 9090, tls, &format!("{tls}{NODE_AUTHZ}"));
     // The kubelet repeats a hook over HTTP if the server does not speak TLS.
     let hook = pod("lifecycle: {preStop: {httpGet: {path: /end, port: 9090, scheme: HTTPS}}}");
-    let route = format!("{DENY}{}", probe_route("GET exact:/end"));
+    let route = format!("{DENY}{}", probe_route("GET /end"));
     check_both(&hook, 9090, &route, &format!("{route}{NODE_AUTHZ}"));
 }
 
@@ -158,7 +157,7 @@ fn probe_of_opaque_port_is_admitted_from_the_node_only() {
     for probe in ["httpGet: {path: /, port: http}", "grpc: {port: 8080}"] {
         let container = format!("- {{name: app, {PORTS}, readinessProbe: {{{probe}}}}}");
         let objects = pod_with(", config.linkerd.io/opaque-ports: '8080'", &container);
-        let opaque = "server default/deny\nopaque\n";
+        let opaque = "default/deny protocol=opaque\n";
         check_both(&objects, 8080, opaque, &format!("{opaque}{NODE_AUTHZ}"));
     }
 }
@@ -170,10 +169,9 @@ fn attached_route_replaces_admission_of_the_node_too() {
     let server = objects + &object("v1beta3", "Server", "name: db", spec);
     let route = "{parentRefs: [{group: policy.linkerd.io, kind: Server, name: db}], rules: [{matches: [{path: {value: /a}}]}]}";
     let attached = server + &object("v1beta3", "HTTPRoute", "name: get", route);
-    let expect = "server server.policy.linkerd.io db
-        detect 10 s
-        route HTTPRoute.policy.linkerd.io shop/get
-        rule prefix:/a";
+    let expect = "policy/server /db detectTimeout=10s protocol=detect
+        routes policy/HTTPRoute shop/get
+        rule matches=[/a/*]";
     check_both(&attached, 8080, expect, expect);
 }
 
@@ -181,15 +179,16 @@ fn attached_route_replaces_admission_of_the_node_too() {
 fn first_addresses_of_pod_networks_of_the_own_node_are_admitted_if_selected() {
     let objects =
         pod("readinessProbe: {httpGet: {path: /ready, port: 9090, scheme: HTTPS}}") + NODE;
-    let cidrs = "10.1.0.1/32, fd00:1::1/128";
-    let authz =
-        |networks: &str| format!("{DENY}authz default/probe from {networks}: unauthenticated");
+    let cidrs = "cidr=10.1.0.1/32, cidr=fd00:1::1/128";
+    let authz = |networks: &str| {
+        format!("{DENY}authorizations default/probe authentication=none networks=[{networks}]")
+    };
     check_sources(&objects, 9090, &[NodeProbeSource::PodCidrs], &authz(cidrs));
     check_sources(
         &objects,
         9090,
         &[NodeProbeSource::HostIps, NodeProbeSource::PodCidrs],
-        &authz(&format!("192.168.0.1/32, fd00::1/128, {cidrs}")),
+        &authz(&format!("cidr=192.168.0.1/32, cidr=fd00::1/128, {cidrs}")),
     );
     // Without a record of the node no address is admitted.
     let unknown = objects.replace("nodeName: node-a", "nodeName: node-c");

@@ -7,18 +7,19 @@ fn limit(metadata: &str, spec: &str) -> String {
     object("v1alpha1", "HTTPLocalRateLimitPolicy", metadata, &spec)
 }
 
-const LIMIT: &str = "limit HTTPLocalRateLimitPolicy.policy.linkerd.io shop/";
+const ACCOUNTS: &str = "serviceaccount.identity.linkerd.cluster.local";
+const LIMIT: &str = "rateLimit policy/HTTPLocalRateLimitPolicy shop/";
 
 #[test]
 fn limit_has_total_identity_and_overrides_of_service_accounts() {
     let objects = |spec: &str| web("") + &server("") + &limit("name: slow", spec);
     check(
         &objects("total: {requestsPerSecond: 100}"),
-        &format!("{DB}{LIMIT}slow total=100 identity=0"),
+        &format!("{DB}{LIMIT}slow total=100"),
     );
     check(
         &objects("identity: {requestsPerSecond: 10}"),
-        &format!("{DB}{LIMIT}slow total=0 identity=10"),
+        &format!("{DB}{LIMIT}slow identity=10"),
     );
     check(
         &objects(
@@ -27,9 +28,8 @@ fn limit_has_total_identity_and_overrides_of_service_accounts() {
              {requestsPerSecond: 30, clientRefs: [{kind: ServiceAccount, name: c}]}]",
         ),
         &format!(
-            "{DB}{LIMIT}slow total=100 identity=10
-             override 20 for a.shop.serviceaccount.identity.linkerd.cluster.local, b.other.serviceaccount.identity.linkerd.cluster.local
-             override 30 for c.shop.serviceaccount.identity.linkerd.cluster.local"
+            "{DB}{LIMIT}slow identity=10 overrides=[identities=[a.shop.{ACCOUNTS}, b.other.{ACCOUNTS}] requestsPerSecond=20, \
+             identities=[c.shop.{ACCOUNTS}] requestsPerSecond=30] total=100"
         ),
     );
 }
@@ -37,29 +37,29 @@ fn limit_has_total_identity_and_overrides_of_service_accounts() {
 #[test]
 fn limit_applies_to_detected_http1_and_http2() {
     let slow = limit("name: slow", "total: {requestsPerSecond: 5}");
-    let route = "route default/default\nrule prefix:/\n";
+    let route = "routes default/default\nrule matches=[/*]\n";
     for (protocol, line) in [
         (
             "unknown",
-            format!("detect 10 s\n{route}{LIMIT}slow total=5 identity=0"),
+            format!("detectTimeout=10s protocol=detect\n{route}{LIMIT}slow total=5"),
         ),
         (
             "HTTP/1",
-            format!("http1\n{route}{LIMIT}slow total=5 identity=0"),
+            format!("protocol=HTTP/1\n{route}{LIMIT}slow total=5"),
         ),
         (
             "HTTP/2",
-            format!("http2\n{route}{LIMIT}slow total=5 identity=0"),
+            format!("protocol=HTTP/2\n{route}{LIMIT}slow total=5"),
         ),
-        ("gRPC", "grpc\nroute default/default\nrule /".to_owned()),
-        ("opaque", "opaque".to_owned()),
-        ("TLS", "tls".to_owned()),
+        (
+            "gRPC",
+            "protocol=gRPC\nroutes default/default\nrule matches=[*/*]".to_owned(),
+        ),
+        ("opaque", "protocol=opaque".to_owned()),
+        ("TLS", "protocol=TLS".to_owned()),
     ] {
         let objects = web("") + &server(&format!("proxyProtocol: {protocol}")) + &slow;
-        check(
-            &objects,
-            &format!("server server.policy.linkerd.io db\n{line}"),
-        );
+        check(&objects, &format!("policy/server /db {line}"));
     }
 }
 
@@ -70,15 +70,9 @@ fn limit_needs_server_of_its_namespace() {
     check(&(web("") + &server("") + &other), DB);
     let elsewhere = slow.replace("namespace: shop", "namespace: other");
     check(&(web("") + &server("") + &elsewhere), DB);
-    let default = "server default/all-unauthenticated\n".to_owned()
-        + &lines_after_first(DB)
-        + "authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated";
+    let default = DB.replace("policy/server /db", "default/all-unauthenticated")
+        + "authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]";
     check(&(web("") + &slow), &default);
-}
-
-fn lines_after_first(text: &str) -> String {
-    let rest: Vec<&str> = text.trim().lines().skip(1).collect();
-    rest.join("\n") + "\n"
 }
 
 #[test]
@@ -103,7 +97,7 @@ fn oldest_limit_applies_then_first_by_name() {
             .iter()
             .map(|(name, created)| at(name, created))
             .collect();
-        let expect = format!("{DB}{LIMIT}{expect} total=5 identity=0");
+        let expect = format!("{DB}{LIMIT}{expect} total=5");
         check(&(web("") + &server("") + &policies), &expect);
     }
 }
@@ -112,7 +106,7 @@ fn oldest_limit_applies_then_first_by_name() {
 #[test]
 fn status_of_limit_is_not_needed() {
     let slow = limit("name: slow", "total: {requestsPerSecond: 5}");
-    let expect = format!("{DB}{LIMIT}slow total=5 identity=0");
+    let expect = format!("{DB}{LIMIT}slow total=5");
     check(&(web("") + &server("") + &slow), &expect);
     let rejected =
         slow + "status: {conditions: [{type: Accepted, status: 'False', reason: a, message: b}]}\n";

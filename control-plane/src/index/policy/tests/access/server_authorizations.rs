@@ -14,7 +14,7 @@ fn check_clients(selected: &str, client: &str, authorization: &str) {
         let saz = object(version, "ServerAuthorization", "name: old", &spec);
         let mut expect = DB.to_owned();
         if !authorization.is_empty() {
-            expect += "authz serverauthorization.policy.linkerd.io shop/old ";
+            expect += "authorizations policy/serverauthorization shop/old ";
             expect += authorization;
         }
         check(&(web("") + &server("") + &saz), &expect);
@@ -30,7 +30,11 @@ fn server_authorization_selects_servers_by_name_or_labels() {
         "{selector: {matchLabels: {tier: data}}}",
         "{selector: {matchExpressions: [{key: tier, operator: Exists}]}}",
     ] {
-        check_clients(selected, client, "from 10.0.0.0/8: unauthenticated");
+        check_clients(
+            selected,
+            client,
+            "authentication=none networks=[cidr=10.0.0.0/8]",
+        );
     }
     for selected in [
         "{name: other}",
@@ -49,12 +53,16 @@ fn server_authorization_selects_servers_by_name_or_labels() {
 fn clients_without_networks_are_those_of_the_cluster() {
     for networks in ["", "networks: [], "] {
         let client = format!("{{{networks}unauthenticated: true}}");
-        check_clients("{name: db}", &client, "from 10.0.0.0/8: unauthenticated");
+        check_clients(
+            "{name: db}",
+            &client,
+            "authentication=none networks=[cidr=10.0.0.0/8]",
+        );
     }
     check_clients(
         "{name: db}",
         "{unauthenticated: true, networks: [{cidr: 192.168.0.0/16, except: [192.168.1.0/24, 192.168.2.1]}, {cidr: 'fd00::1'}]}",
-        "from 192.168.0.0/16 except 192.168.1.0/24 192.168.2.1/32, fd00::1/128: unauthenticated",
+        "authentication=none networks=[cidr=192.168.0.0/16 except=[192.168.1.0/24, 192.168.2.1/32], cidr=fd00::1/128]",
     );
 }
 
@@ -62,10 +70,14 @@ fn clients_without_networks_are_those_of_the_cluster() {
 fn mesh_tls_clients_have_tls_or_one_of_the_identities() {
     let check = |tls: &str, expect: &str| {
         let client = format!("{{meshTLS: {tls}}}");
-        check_clients("{name: db}", &client, &format!("from 10.0.0.0/8: {expect}"));
+        let expect = format!("authentication={expect} networks=[cidr=10.0.0.0/8]");
+        check_clients("{name: db}", &client, &expect);
     };
-    check("{unauthenticatedTLS: true}", "tls");
-    check("{unauthenticatedTLS: true, identities: []}", "tls");
+    check("{unauthenticatedTLS: true}", "TLS");
+    check("{unauthenticatedTLS: true, identities: []}", "TLS");
+    let check = |tls: &str, identities: &str| {
+        check(tls, &format!("mutual TLS identities=[{identities}]"));
+    };
     check("{identities: ['*']}", "*");
     check(
         "{identities: [web.example, '*.b.example', 'spiffe://example.org/a']}",
@@ -89,9 +101,9 @@ fn server_authorization_applies_beside_policies_and_access_policy() {
         + &object("v1beta1", "ServerAuthorization", "name: old", spec)
         + &super::policy(super::TO_SERVER, "");
     let expect = DB.to_owned()
-        + "authz authorizationpolicy.policy.linkerd.io shop/allow from 0.0.0.0/0, ::/0: unauthenticated
-           authz serverauthorization.policy.linkerd.io shop/old from 10.0.0.0/8: *
-           authz default/cluster-authenticated from 10.0.0.0/8: *";
+        + "authorizations policy/authorizationpolicy shop/allow authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]
+           authorizations policy/serverauthorization shop/old authentication=mutual TLS identities=[*] networks=[cidr=10.0.0.0/8]
+           authorizations default/cluster-authenticated authentication=mutual TLS identities=[*] networks=[cidr=10.0.0.0/8]";
     check(&objects, &expect);
 }
 

@@ -8,11 +8,10 @@ use crate::index::{InboundKey, PolicyIndex};
 
 /// The message about a port that no Server selects.
 const NONE: &str = "
-    server default/all-unauthenticated
-    detect 10 s
-    route default/default
-    rule prefix:/
-    authz default/all-unauthenticated from 0.0.0.0/0, ::/0: unauthenticated
+    default/all-unauthenticated detectTimeout=10s protocol=detect
+    routes default/default
+    rule matches=[/*]
+    authorizations default/all-unauthenticated authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]
 ";
 
 fn select(spec: &str) -> String {
@@ -104,7 +103,7 @@ fn oldest_server_applies_then_first_by_name() {
             .collect();
         check(
             &(web("") + &servers),
-            &DB.replace(" db", &format!(" {expect}")),
+            &DB.replace("/db", &format!("/{expect}")),
         );
     };
     check(&[("a", "02"), ("b", "01")], "b");
@@ -144,20 +143,23 @@ fn overlapping_servers_are_reported_once_until_they_change() {
 
 #[test]
 fn each_protocol_has_its_routes() {
-    let route = "route default/default\nrule prefix:/";
+    let route = "routes default/default\nrule matches=[/*]";
     for (protocol, expect) in [
-        ("unknown", format!("detect 10 s\n{route}")),
-        ("HTTP/1", format!("http1\n{route}")),
-        ("HTTP/2", format!("http2\n{route}")),
-        ("gRPC", "grpc\nroute default/default\nrule /".to_owned()),
-        ("opaque", "opaque".to_owned()),
-        ("TLS", "tls".to_owned()),
+        (
+            "unknown",
+            format!("detectTimeout=10s protocol=detect\n{route}"),
+        ),
+        ("HTTP/1", format!("protocol=HTTP/1\n{route}")),
+        ("HTTP/2", format!("protocol=HTTP/2\n{route}")),
+        (
+            "gRPC",
+            "protocol=gRPC\nroutes default/default\nrule matches=[*/*]".to_owned(),
+        ),
+        ("opaque", "protocol=opaque".to_owned()),
+        ("TLS", "protocol=TLS".to_owned()),
     ] {
         let objects = web("") + &server(&format!("proxyProtocol: {protocol}"));
-        check(
-            &objects,
-            &format!("server server.policy.linkerd.io db\n{expect}"),
-        );
+        check(&objects, &format!("policy/server /db {expect}"));
     }
 }
 
@@ -169,20 +171,29 @@ fn access_policy_adds_its_authorization() {
     for (policy, authorization) in [
         (
             "all-unauthenticated",
-            "from 0.0.0.0/0, ::/0: unauthenticated",
+            "authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]",
         ),
-        ("all-authenticated", "from 0.0.0.0/0, ::/0: *"),
+        (
+            "all-authenticated",
+            "authentication=mutual TLS identities=[*] networks=[cidr=0.0.0.0/0, cidr=::/0]",
+        ),
         (
             "cluster-unauthenticated",
-            "from 10.0.0.0/8: unauthenticated",
+            "authentication=none networks=[cidr=10.0.0.0/8]",
         ),
-        ("cluster-authenticated", "from 10.0.0.0/8: *"),
-        ("audit", "from 0.0.0.0/0, ::/0: unauthenticated"),
+        (
+            "cluster-authenticated",
+            "authentication=mutual TLS identities=[*] networks=[cidr=10.0.0.0/8]",
+        ),
+        (
+            "audit",
+            "authentication=none networks=[cidr=0.0.0.0/0, cidr=::/0]",
+        ),
         ("deny", ""),
     ] {
         let mut expect = DB.to_owned();
         if !authorization.is_empty() {
-            expect += &format!("authz default/{policy} {authorization}");
+            expect += &format!("authorizations default/{policy} {authorization}");
         }
         let objects = web(annotations) + &server(&format!("accessPolicy: {policy}"));
         check(&objects, &expect);
