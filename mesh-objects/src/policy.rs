@@ -14,6 +14,7 @@ pub mod backend;
 pub mod inbound;
 pub mod json;
 pub mod outbound;
+pub mod pod_address;
 pub mod rate_limit;
 pub mod server;
 pub mod settings;

@@ -384,7 +384,7 @@ impl Store {
     }
 
     /// Returns the pods with this pod or host address.
-    pub fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &PodRecord> {
+    pub fn pods_at(&self, ip: IpAddr) -> impl Iterator<Item = &PodRecord> + Clone {
         let names = self.pods_by_ip.get(&ip);
         names
             .into_iter()

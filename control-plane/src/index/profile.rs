@@ -12,6 +12,7 @@ use mesh_objects::model::{
     Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile, SliceTarget,
 };
 use mesh_objects::policy::outbound::service_meta;
+use mesh_objects::policy::pod_address::{AmbiguousPod, pod_at};
 use mesh_objects::store::Store;
 
 use super::pod_endpoints;
@@ -59,8 +60,8 @@ pub enum ProfileError {
     NoSuchInstance(Name, Arc<str>),
     #[error("services {0} and {1} both have the address {2}")]
     AmbiguousService(Name, Name, IpAddr),
-    #[error("pods {0} and {1} both have the address {2}")]
-    AmbiguousPod(Name, Name, SocketAddr),
+    #[error(transparent)]
+    AmbiguousPod(#[from] AmbiguousPod),
 }
 
 /// The retry budget without a ServiceProfile, as in Linkerd.
@@ -210,7 +211,7 @@ fn addr_profile(
         let fqn = format!("{name}.{namespace}.svc.{}", settings.cluster_domain);
         return service_profile(store, settings, service, addr.port(), fqn.into(), client);
     }
-    Ok(match pod_at(store, addr)? {
+    Ok(match pod_at(store.pods_at(addr.ip()), addr)? {
         None => plain_profile(settings, addr),
         Some((pod, own)) => pod_profile(store, settings, pod, addr, own),
     })
@@ -235,47 +236,6 @@ fn instance_profile(
     let ip = pod.ips.first().ok_or_else(missing)?;
     let addr = SocketAddr::new(*ip, port);
     Ok(pod_profile(store, settings, pod, addr, addr))
-}
-
-/// Returns the pod at an address, with its own address and port: by a pod address, else by a host
-/// port.
-fn pod_at(
-    store: &Store,
-    addr: SocketAddr,
-) -> Result<Option<(&PodRecord, SocketAddr)>, ProfileError> {
-    let own = |pod: &PodRecord| (!pod.host_network && pod.ips.contains(&addr.ip())).then_some(addr);
-    if let Some(found) = unique_pod(store, addr, own)? {
-        return Ok(Some(found));
-    }
-    unique_pod(store, addr, |pod| {
-        let port = pod.container_port_at_host(addr)?;
-        Some(SocketAddr::new(pod.ip_of_family(addr.ip())?, port))
-    })
-}
-
-/// Returns the pod if `own` returns an address for one pod only. A terminating pod keeps its
-/// address, and its proxy requires TLS, until its containers have terminated; other pods take
-/// precedence.
-fn unique_pod(
-    store: &Store,
-    addr: SocketAddr,
-    own: impl Fn(&PodRecord) -> Option<SocketAddr>,
-) -> Result<Option<(&PodRecord, SocketAddr)>, ProfileError> {
-    for terminating in [false, true] {
-        let mut found = store
-            .pods_at(addr.ip())
-            .filter(|pod| pod.phase != Phase::Terminated && pod.terminating == terminating)
-            .filter_map(|pod| own(pod).map(|own| (pod, own)));
-        match (found.next(), found.next()) {
-            (Some((one, _)), Some((other, _))) => {
-                let (one, other) = (one.name.clone(), other.name.clone());
-                return Err(ProfileError::AmbiguousPod(one, other, addr));
-            }
-            (Some(one), None) => return Ok(Some(one)),
-            (None, _) => {}
-        }
-    }
-    Ok(None)
 }
 
 /// Returns the profile of the pod at the address `requested`, whose own address is `own`.
