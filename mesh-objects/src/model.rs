@@ -25,9 +25,10 @@ pub use self::{
     },
     pod::{ContainerPort, Node, OwnedObject, OwnerRef, Phase, PodRecord, ProxyPorts, WorkloadRef},
     policy::{
-        AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, ClientAuthentication,
-        IdentitySet, MeshTlsAuthentication, NetworkAuthentication, Protocol, RateLimitPolicy,
-        Selector, Server, ServerAuthorization, ServerPort, ServerSelector, WorkloadSelector,
+        Authentication, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget,
+        ClientAuthentication, IdentitySet, MeshTlsAuthentication, NetworkAuthentication, Protocol,
+        RateLimitPolicy, Selector, Server, ServerAuthorization, ServerPort, ServerSelector,
+        WorkloadSelector,
     },
     profile::ServiceProfile,
     reported::{

@@ -6,10 +6,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::{
-    AuthenticationRef, AuthorizationPolicy, ConnectionRoute, EgressNetwork, ExternalWorkload,
-    GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name, NetworkAuthentication, Node,
-    Object, OwnedObject, OwnerRef, PodRecord, Protocol, RateLimitPolicy, Server,
-    ServerAuthorization, Service, ServiceProfile, Slice, SliceTarget,
+    Authentication, AuthenticationRef, AuthorizationPolicy, ConnectionRoute, EgressNetwork,
+    ExternalWorkload, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
+    NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol,
+    RateLimitPolicy, Server, ServerAuthorization, Service, ServiceProfile, Slice, SliceTarget,
 };
 
 /// A change of the set of objects.
@@ -358,21 +358,20 @@ impl Store {
         self.node(node)?.zone.as_ref()
     }
 
-    pub fn mesh_tls_authentication(&self, name: &Name) -> Option<&MeshTlsAuthentication> {
-        self.mesh_tls_authentications.get(name).map(Arc::as_ref)
-    }
-
-    pub fn network_authentication(&self, name: &Name) -> Option<&NetworkAuthentication> {
-        self.network_authentications.get(name).map(Arc::as_ref)
-    }
-
-    /// Returns whether an authentication exists. ServiceAccounts need not exist.
-    pub fn has_authentication(&self, reference: &AuthenticationRef) -> bool {
-        match reference {
-            AuthenticationRef::MeshTls(name) => self.mesh_tls_authentications.contains_key(name),
-            AuthenticationRef::Network(name) => self.network_authentications.contains_key(name),
-            AuthenticationRef::ServiceAccount(_) => true,
-        }
+    /// Returns an authentication that exists. ServiceAccounts need not exist.
+    pub fn authentication<'a>(
+        &'a self,
+        reference: &'a AuthenticationRef,
+    ) -> Option<Authentication<'a>> {
+        Some(match reference {
+            AuthenticationRef::MeshTls(name) => {
+                Authentication::MeshTls(self.mesh_tls_authentications.get(name)?)
+            }
+            AuthenticationRef::Network(name) => {
+                Authentication::Network(self.network_authentications.get(name)?)
+            }
+            AuthenticationRef::ServiceAccount(name) => Authentication::ServiceAccount(name),
+        })
     }
 
     pub fn services_at(&self, ip: IpAddr) -> impl Iterator<Item = &Service> {

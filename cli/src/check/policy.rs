@@ -155,8 +155,8 @@ fn authorizations(facts: &Facts) -> CheckResult {
             .collect();
         let namespace = &server.name.namespace;
         let allowed = store.authorization_policies_in(namespace).any(|policy| {
-            let missing = policy.missing(|reference| store.has_authentication(reference));
-            missing.is_none()
+            let required = policy.authentications(|reference| store.authentication(reference));
+            required.is_ok()
                 && (policy.is_for_server(&server)
                     || routes.iter().any(|route| policy.is_for_route(route)))
         });

@@ -101,6 +101,15 @@ pub enum AuthenticationRef {
     ServiceAccount(Name),
 }
 
+/// What an [`AuthenticationRef`] refers to.
+#[derive(Clone, Copy, Debug)]
+pub enum Authentication<'a> {
+    MeshTls(&'a MeshTlsAuthentication),
+    Network(&'a NetworkAuthentication),
+    /// The name of a ServiceAccount.
+    ServiceAccount(&'a Name),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshTlsAuthentication {
     pub name: Name,

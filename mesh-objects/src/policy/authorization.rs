@@ -1,8 +1,8 @@
 //! Which authorizations apply to a Server or a route.
 
 use crate::model::{
-    AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, RouteId, Server,
-    ServerAuthorization,
+    Authentication, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, RouteId,
+    Server, ServerAuthorization,
 };
 
 impl AuthorizationPolicy {
@@ -31,13 +31,19 @@ impl AuthorizationPolicy {
         }
     }
 
-    /// Returns an authentication that the policy requires and that does not exist. No client
-    /// satisfies it, so the policy authorizes none.
-    pub fn missing(
-        &self,
-        exists: impl Fn(&AuthenticationRef) -> bool,
-    ) -> Option<&AuthenticationRef> {
-        self.required.iter().find(|reference| !exists(reference))
+    /// Returns the authentications that a client has to satisfy.
+    ///
+    /// # Errors
+    ///
+    /// The first that does not exist. No client satisfies it, so the policy authorizes none.
+    pub fn authentications<'a>(
+        &'a self,
+        find: impl Fn(&'a AuthenticationRef) -> Option<Authentication<'a>>,
+    ) -> Result<Vec<Authentication<'a>>, &'a AuthenticationRef> {
+        let required = self.required.iter();
+        required
+            .map(|reference| find(reference).ok_or(reference))
+            .collect()
     }
 }
 

@@ -208,8 +208,8 @@ fn rows_of_policies(
 }
 
 fn missing_reference(store: &Store, policy: &AuthorizationPolicy) -> Option<String> {
-    let missing = policy.missing(|reference| store.has_authentication(reference))?;
-    let (kind, name) = match missing {
+    let required = policy.authentications(|reference| store.authentication(reference));
+    let (kind, name) = match required.err()? {
         AuthenticationRef::MeshTls(name) => ("MeshTLSAuthentication", name),
         AuthenticationRef::Network(name) => ("NetworkAuthentication", name),
         AuthenticationRef::ServiceAccount(name) => ("ServiceAccount", name),

@@ -8,8 +8,8 @@ use mesh_core::policy::inbound::{Authentication, Authorization, Network, Suffix,
 
 use super::policy_resource;
 use crate::model::{
-    AuthenticationRef, AuthorizationPolicy, ClientAuthentication, IdentitySet, Name, RouteId,
-    Server, ServerAuthorization,
+    self, AuthorizationPolicy, ClientAuthentication, IdentitySet, Name, RouteId, Server,
+    ServerAuthorization,
 };
 use crate::policy::settings::PolicySettings;
 use crate::store::Store;
@@ -69,8 +69,7 @@ fn of_policies(
         .collect()
 }
 
-/// Returns the authorization of a policy; `None` if an authentication does not exist: its
-/// requirements are unknown, so the policy authorizes no client.
+/// Returns the authorization of a policy; `None` if it authorizes no client.
 fn of_policy(
     store: &Store,
     settings: &PolicySettings,
@@ -78,20 +77,17 @@ fn of_policy(
 ) -> Option<Authorization> {
     let mut networks = None;
     let mut authentication = Authentication::Unauthenticated;
-    for reference in &policy.required {
-        match reference {
-            AuthenticationRef::Network(name) => {
-                let found = store.network_authentication(name)?;
-                networks = Some(found.networks.clone());
-            }
-            AuthenticationRef::ServiceAccount(name) => {
+    let required = policy.authentications(|reference| store.authentication(reference));
+    for found in required.ok()? {
+        match found {
+            model::Authentication::Network(found) => networks = Some(found.networks.clone()),
+            model::Authentication::ServiceAccount(name) => {
                 authentication = Authentication::TlsAuthenticated {
                     identities: vec![account(name, settings)?],
                     suffixes: Vec::new(),
                 };
             }
-            AuthenticationRef::MeshTls(name) => {
-                let found = store.mesh_tls_authentication(name)?;
+            model::Authentication::MeshTls(found) => {
                 authentication = identified(&found.clients, settings);
             }
         }
