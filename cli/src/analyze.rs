@@ -23,7 +23,10 @@ mod shadowed;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use self::{finding::Finding, objects::Objects};
+pub(crate) use self::{
+    finding::Finding,
+    objects::{Object, Objects, POLICY},
+};
 
 /// Returns the findings, by object.
 pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {

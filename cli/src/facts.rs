@@ -21,6 +21,9 @@ use mesh_k8s::kinds::{
 };
 use mesh_k8s::pod;
 use mesh_k8s::values::{Redirection, Values};
+use mesh_objects::convert;
+use mesh_objects::model::PodRecord;
+use mesh_objects::store::Store;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -93,6 +96,8 @@ pub(crate) struct Facts {
     pub(crate) viz: Viz,
     /// Parsed once, when the configuration has been read.
     values: OnceLock<Fact<Values>>,
+    /// The objects that decide about traffic, as far as they are known. Converted once.
+    traffic: OnceLock<analyze::Objects>,
     /// Computed once, since several rows show a part of it.
     analysis: OnceLock<Fact<Vec<Finding>>>,
 }
@@ -270,6 +275,7 @@ impl Facts {
             },
             viz: Viz::not_queried(),
             values: OnceLock::new(),
+            traffic: OnceLock::new(),
             analysis: OnceLock::new(),
         }
     }
@@ -338,25 +344,47 @@ impl Facts {
             .is_ok_and(|values| values.heartbeat_receiver().is_some())
     }
 
-    /// Returns what `meshctl analyze` finds in the objects of the cluster.
-    pub(crate) fn analysis(&self) -> Fact<&[Finding]> {
-        let findings = self.analysis.get_or_init(|| {
+    /// Returns the objects that decide about traffic. Unknown ones are missing.
+    pub(crate) fn traffic(&self) -> &analyze::Objects {
+        self.traffic.get_or_init(|| {
             let mut objects = analyze::Objects::default();
             let read = &self.objects;
-            for document in fact_ref(&read.policies)?
-                .iter()
-                .chain(fact_ref(&read.workloads)?)
-            {
+            let documents = [&read.policies, &read.workloads].into_iter().flatten();
+            for document in documents.flatten() {
                 objects.add(document.clone());
             }
-            add_all(&mut objects, &read.namespaces)?;
-            add_all(&mut objects, &read.services)?;
-            add_all(&mut objects, &read.pods)?;
+            add_all(&mut objects, &read.namespaces);
+            add_all(&mut objects, &read.services);
+            add_all(&mut objects, &read.pods);
             objects.set_unserved(self.unserved_policies());
             if let Ok(values) = self.values() {
                 objects.set_cluster_domain(values.cluster_domain.clone());
             }
-            Ok(analyze::analyze(&objects))
+            objects
+        })
+    }
+
+    /// Returns the records of the valid objects that decide about traffic, if policies are known.
+    pub(crate) fn store(&self) -> Fact<&Store> {
+        fact_ref(&self.objects.policies)?;
+        Ok(self.traffic().store())
+    }
+
+    /// Returns the record of a pod.
+    pub(crate) fn record(&self, pod: &Pod) -> Option<&PodRecord> {
+        self.traffic().store().pod(&convert::name(&pod.metadata))
+    }
+
+    /// Returns what `meshctl analyze` finds in the objects of the cluster.
+    pub(crate) fn analysis(&self) -> Fact<&[Finding]> {
+        let findings = self.analysis.get_or_init(|| {
+            let read = &self.objects;
+            fact_ref(&read.policies)?;
+            fact_ref(&read.workloads)?;
+            fact_ref(&read.namespaces)?;
+            fact_ref(&read.services)?;
+            fact_ref(&read.pods)?;
+            Ok(analyze::analyze(self.traffic()))
         });
         findings.as_deref().map_err(Clone::clone)
     }
@@ -528,13 +556,10 @@ impl OwnNamespaces<'_> {
     }
 }
 
-/// Adds all objects of one kind to an analysis.
-fn add_all<T: Serialize>(objects: &mut analyze::Objects, all: &Fact<Vec<T>>) -> Fact<()> {
-    for object in fact_ref(all)? {
-        let json = serde_json::to_value(object).map_err(|error| error.to_string())?;
-        objects.add(json);
-    }
-    Ok(())
+/// Adds all objects of one kind, if they are known.
+fn add_all<T: Serialize>(objects: &mut analyze::Objects, all: &Fact<Vec<T>>) {
+    let json = all.iter().flatten().map(serde_json::to_value);
+    json.flatten().for_each(|object| objects.add(object));
 }
 
 pub(crate) fn not_queried<T>() -> Fact<T> {

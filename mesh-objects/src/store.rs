@@ -403,6 +403,17 @@ impl Store {
         in_namespace(&self.servers, namespace)
     }
 
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.servers.values().map(Arc::as_ref)
+    }
+
+    pub fn external_workloads_in(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &ExternalWorkload> {
+        in_namespace(&self.external_workloads, namespace)
+    }
+
     pub fn external_workload(&self, name: &Name) -> Option<&ExternalWorkload> {
         self.external_workloads.get(name).map(Arc::as_ref)
     }

@@ -228,10 +228,10 @@ fn rate_limit(
             "use a Server with proxyProtocol unknown, HTTP/1 or HTTP/2",
         ));
     }
-    let all = objects.of(POLICY, "HTTPLocalRateLimitPolicy");
-    let applies = rate_limit_of_server(server, all.filter_map(Object::rate_limit_policy));
-    if let (Some(own), Some(applies)) = (limit.rate_limit_policy(), applies)
-        && own.name != applies.name
+    let all = objects.store().rate_limit_policies_in(&server.name.namespace);
+    if limit.record().is_some()
+        && let Some(applies) = rate_limit_of_server(server, all)
+        && *applies.name.name != *limit.name
     {
         findings.push(Finding::new(
             limit,

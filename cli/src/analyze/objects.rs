@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mesh_k8s::kinds::LabelSelector;
 use mesh_k8s::pod::PROXY_CONTAINER;
 use mesh_k8s::select;
 use mesh_objects::convert;
-use mesh_objects::model::{
-    EgressNetwork, ExternalWorkload, Object as Record, RateLimitPolicy, Server, Service,
-};
+use mesh_objects::model::{EgressNetwork, Object as Record, Server, Service};
 use mesh_objects::policy::server;
+use mesh_objects::store::Store;
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -19,6 +18,8 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     all: BTreeMap<Key, Object>,
+    /// The valid ones.
+    store: OnceLock<Store>,
     /// Group and kind of definitions that the API server lacks.
     unserved: BTreeSet<(&'static str, &'static str)>,
     /// The domain of the cluster, if it is known.
@@ -88,7 +89,14 @@ impl Objects {
         }
         if let Some(object) = Object::new(document) {
             self.all.insert(object.key(), object);
+            self.store.take();
         }
+    }
+
+    /// Returns the records of the valid objects.
+    pub(crate) fn store(&self) -> &Store {
+        let records = || self.iter().filter_map(Object::record).cloned().collect();
+        self.store.get_or_init(records)
     }
 
     /// Records which kinds the API server does not serve, so that no object of them can be created.
@@ -140,7 +148,7 @@ impl Objects {
         self.all.values()
     }
 
-    pub(super) fn of<'a>(
+    pub(crate) fn of<'a>(
         &'a self,
         group: &'a str,
         kind: &'a str,
@@ -226,8 +234,7 @@ impl Object {
         if !namespace.is_empty() {
             json["metadata"]["namespace"] = namespace.as_str().into();
         }
-        let decides = [POLICY, GATEWAY, WORKLOAD].contains(&&*group) || kind == "Service";
-        let mut record = decides.then(|| convert::valid(&json)).flatten();
+        let mut record = convert::valid(&json);
         if let Some(Record::Service(service)) = &mut record
             && json["spec"]["clusterIP"].is_null()
             && service.cluster_ips.is_empty()
@@ -276,20 +283,6 @@ impl Object {
     pub(super) fn egress_network(&self) -> Option<&EgressNetwork> {
         match &self.record {
             Some(Record::EgressNetwork(network)) => Some(network),
-            _ => None,
-        }
-    }
-
-    pub(super) fn rate_limit_policy(&self) -> Option<&RateLimitPolicy> {
-        match &self.record {
-            Some(Record::RateLimitPolicy(policy)) => Some(policy),
-            _ => None,
-        }
-    }
-
-    pub(super) fn external_workload(&self) -> Option<&ExternalWorkload> {
-        match &self.record {
-            Some(Record::ExternalWorkload(workload)) => Some(workload),
             _ => None,
         }
     }

@@ -85,25 +85,24 @@ fn older(objects: &Objects, object: &Object, findings: &mut Vec<Finding>) {
     let Some(server) = object.server() else {
         return;
     };
-    let servers = || objects.of(POLICY, "Server").filter_map(Object::server);
+    let store = objects.store();
+    let namespace = &server.name.namespace;
+    let servers = || store.servers_in(namespace);
     let applies_instead = |workload: policy::Workload<'_>| {
         let ports = server.ports_of(workload).into_iter();
         let mut first = ports.filter_map(|port| server_of_port(servers(), workload, port));
         first.find(|first| first.name != server.name)
     };
     let mut workloads = objects.workloads();
-    let mut external = objects.external_workloads(&object.namespace);
+    let mut external = store.external_workloads_in(namespace);
     // Without workloads, two Servers with the same selection are found.
     let is_same = |other: &&Server| {
         let (own, others) = (&server.workloads, &other.workloads);
-        other.name.namespace == server.name.namespace
-            && own == others
-            && other.port == server.port
-            && other.age() < server.age()
+        own == others && other.port == server.port && other.age() < server.age()
     };
     let older = workloads
         .find_map(|workload| workload.selectable(applies_instead))
-        .or_else(|| external.find_map(|it| applies_instead(it.external_workload()?.into())))
+        .or_else(|| external.find_map(|it| applies_instead(it.into())))
         .or_else(|| servers().filter(is_same).min_by_key(|other| other.age()));
     if let Some(older) = older {
         findings.push(Finding::new(

@@ -399,6 +399,45 @@ fn routes_that_contradict_each_other_are_found() {
     );
 }
 
+/// The route with the mistake has no effect, so it takes precedence over none.
+#[test]
+fn grpc_route_with_a_mistaken_reference_replaces_no_http_route() {
+    let calls = "{group: policy.linkerd.io, kind: Server, name: calls}";
+    let with = |other: &str| {
+        [
+            server(
+                "calls",
+                "{podSelector: {}, port: 9090, proxyProtocol: gRPC}",
+            ),
+            route(GATEWAY, "HTTPRoute", &format!("{{parentRefs: [{calls}]}}")),
+            route(
+                GATEWAY,
+                "GRPCRoute",
+                &format!("{{parentRefs: [{calls}{other}]}}"),
+            ),
+        ]
+        .join("---")
+    };
+    check(
+        &with(""),
+        [
+            "conflict",
+            "HTTPRoute shop/route",
+            "spec.parentRefs[0]",
+            "GRPCRoute shop/route references the same parent",
+        ],
+    );
+    check(
+        &with(", {group: policy.linkerd.io, kind: Server, name: web-http, port: 80}"),
+        [
+            "attaches-nowhere",
+            "GRPCRoute shop/route",
+            "spec.parentRefs[1].port",
+            "makes the whole route unusable",
+        ],
+    );
+}
+
 #[test]
 fn route_whose_requests_all_fail_is_found() {
     let with = |backends: &str| {

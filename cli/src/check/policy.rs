@@ -6,15 +6,14 @@ mod probes;
 
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_k8s::kinds::ResourceExt;
-use mesh_k8s::pod::ports;
-use mesh_objects::convert;
 use mesh_objects::model::{Name, RouteId, Server};
-use mesh_objects::store::Store;
+use mesh_objects::policy::attachment::RouteParents;
 use serde_json::Value;
 
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
-use super::selected::{Selected, of_kind, routes, routes_of, selected, servers};
+use super::selected::{Selected, routes_of, selected, servers};
 use super::{analysis, data_plane, fix};
+use crate::analyze::{Object, POLICY};
 use crate::facts::{Environment, Facts, fact_ref, full_name};
 
 pub(super) const CATEGORY: Category = Category {
@@ -107,27 +106,10 @@ pub(super) const CATEGORY: Category = Category {
     ],
 };
 
-fn edit(value: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // Two API groups have a kind HTTPRoute.
-    let group = text(&value["apiVersion"]);
-    let group = group.split('/').next().unwrap_or_default();
-    format!(
-        "kubectl -n {} edit {}.{group} {}",
-        text(&value["metadata"]["namespace"]),
-        text(&value["kind"]).to_ascii_lowercase(),
-        text(&value["metadata"]["name"])
-    )
-}
-
-fn name(value: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    format!(
-        "{} {}/{}",
-        text(&value["kind"]),
-        text(&value["metadata"]["namespace"]),
-        text(&value["metadata"]["name"])
-    )
+/// Two API groups have a kind HTTPRoute.
+fn edit(group: &str, kind: &str, Name { namespace, name }: &Name) -> String {
+    let kind = kind.to_ascii_lowercase();
+    format!("kubectl -n {namespace} edit {kind}.{group} {name}")
 }
 
 fn title(server: &Server) -> String {
@@ -137,32 +119,27 @@ fn title(server: &Server) -> String {
 /// Finds Servers that deny every request: their accessPolicy is deny, and neither an
 /// AuthorizationPolicy that clients can satisfy nor a ServerAuthorization applies.
 fn authorizations(facts: &Facts) -> CheckResult {
-    let all_routes = routes(facts)?;
-    // Authentications may be in any namespace.
-    let read = fact_ref(&facts.objects.policies)?.iter();
-    let store: Store = read.filter_map(convert::valid).collect();
+    let store = facts.store()?;
     let mut wrong = Vec::new();
     for server in servers(facts)? {
-        let workloads = selected(facts, &server)?;
+        let workloads = selected(facts, server)?;
         let Some(first) = workloads.first() else {
             continue;
         };
         if server.access != DefaultPolicy::Deny {
             continue;
         }
-        let routes: Vec<RouteId> = routes_of(&server, &all_routes)
-            .map(|(_, route)| route.id())
-            .collect();
+        let routes: Vec<RouteId> = routes_of(store, server).map(RouteParents::id).collect();
         let namespace = &server.name.namespace;
         let allowed = store.authorization_policies_in(namespace).any(|policy| {
             let required = policy.authentications(|reference| store.authentication(reference));
             required.is_ok()
-                && (policy.is_for_server(&server)
+                && (policy.is_for_server(server)
                     || routes.iter().any(|route| policy.is_for_route(route)))
         });
         let selected = store
             .server_authorizations_in(namespace)
-            .any(|authorization| authorization.is_for_server(&server));
+            .any(|authorization| authorization.is_for_server(server));
         if allowed || selected {
             continue;
         }
@@ -173,7 +150,7 @@ fn authorizations(facts: &Facts) -> CheckResult {
         };
         let finding = Finding::new(format!(
             "{} denies every request to port {} of {}{others}: its accessPolicy is deny, and neither an AuthorizationPolicy nor a ServerAuthorization applies to it",
-            title(&server),
+            title(server),
             server.port,
             first.title(),
         ));
@@ -188,20 +165,19 @@ fn authorizations(facts: &Facts) -> CheckResult {
 fn skipped_ports(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for server in servers(facts)? {
-        let workloads = selected(facts, &server)?;
+        let workloads = selected(facts, server)?;
         let around = workloads.iter().find_map(|workload| {
-            let Selected::Pod(pod) = workload else {
+            let Selected::Pod(pod, record) = *workload else {
                 return None;
             };
-            let skipped = ports::skip_inbound(pod);
-            let mut numbers = workload.ports(&server).into_iter();
-            let port = numbers.find(|port| skipped.contains(*port))?;
-            Some((*pod, port))
+            let mut numbers = server.ports_of(record.into()).into_iter();
+            let port = numbers.find(|port| record.skip_inbound_ports.contains(*port))?;
+            Some((pod, port))
         });
         let Some((pod, port)) = around else { continue };
         let finding = Finding::new(format!(
             "{} selects port {port} of {}, which bypasses the proxy ({}): the policy has no effect there",
-            title(&server),
+            title(server),
             full_name(pod),
             mesh_core::annotation::SKIP_INBOUND_PORTS
         ));
@@ -220,15 +196,18 @@ fn skipped_ports(facts: &Facts) -> CheckResult {
 /// Finds identities that no client has, because they do not end in the control plane's namespace
 /// and the trust domain.
 fn identities(facts: &Facts) -> CheckResult {
-    let values = facts.values()?;
-    let domain = values.trust_domain();
+    let domain = facts.values()?.trust_domain();
+    fact_ref(&facts.objects.policies)?;
     let end = format!(".identity.{}.{domain}", facts.control_namespace);
     let mut wrong = Vec::new();
-    let mesh_tls = of_kind(facts, "MeshTLSAuthentication")?.into_iter();
-    let mesh_tls = mesh_tls.map(|object| (object, &object["spec"]["identities"]));
-    let server = of_kind(facts, "ServerAuthorization")?.into_iter();
-    let server = server.map(|it| (it, &it["spec"]["client"]["meshTLS"]["identities"]));
-    for (object, identities) in mesh_tls.chain(server) {
+    let of_kind = |kind| facts.traffic().of(POLICY, kind);
+    let mesh_tls = of_kind("MeshTLSAuthentication");
+    let mesh_tls = mesh_tls.map(|object| (object, &object.json["spec"]["identities"]));
+    let server = of_kind("ServerAuthorization");
+    let server = server.map(|it| (it, &it.json["spec"]["client"]["meshTLS"]["identities"]));
+    let in_scope = |object: &Object| facts.scope.contains(&object.namespace);
+    for (object, identities) in mesh_tls.chain(server).filter(|(it, _)| in_scope(it)) {
+        let name = Name::new(&object.namespace, &object.name);
         let listed = identities.as_array();
         let unknown = listed
             .into_iter()
@@ -238,10 +217,10 @@ fn identities(facts: &Facts) -> CheckResult {
             .filter(|identity| *identity != "*" && !identity.ends_with(&end));
         for identity in unknown {
             let finding = Finding::new(format!(
-                "{} has the identity {identity:?}, which no client of this mesh has: its identities end in {end}",
-                name(object)
+                "{} {name} has the identity {identity:?}, which no client of this mesh has: its identities end in {end}",
+                object.kind
             ));
-            wrong.push(finding.with_fix(edit(object)));
+            wrong.push(finding.with_fix(edit(POLICY, &object.kind, &name)));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))

@@ -1,7 +1,6 @@
 //! Annotations and labels that do not have the intended effect.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use mesh_core::annotation as keys;
 use mesh_core::ports::PortSet;
@@ -13,7 +12,7 @@ use mesh_k8s::select;
 use mesh_objects::model::{Protocol, Server};
 
 use super::super::framework::{CheckResult, Finding, Outcome};
-use super::super::selected::{Selected, servers};
+use super::super::selected::servers;
 use super::super::{analysis, fix};
 use super::workloads;
 use crate::facts::{Fact, Facts, fact_ref, full_name};
@@ -223,8 +222,8 @@ fn annotation_problems(facts: &Facts, values: &Values, pod: &Pod) -> Fact<Vec<St
 
 pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
     let pods: Vec<&Pod> = facts.meshed_pods()?.collect();
-    let mut servers = servers(facts)?;
-    servers.retain(|server| matches!(server.protocol, Protocol::Opaque | Protocol::Tls));
+    let is_opaque = |server: &&Server| matches!(server.protocol, Protocol::Opaque | Protocol::Tls);
+    let servers: Vec<&Server> = servers(facts)?.filter(is_opaque).collect();
     let mut wrong = Vec::new();
     for service in services(facts)? {
         let selector = service
@@ -235,8 +234,11 @@ pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
             pod.namespace() == service.namespace()
                 && select::service_matches(selector, pod.metadata.labels.as_ref())
         });
-        if let Some(pod) = selected {
-            wrong.extend(opaque_port_mismatches(service, pod, &servers));
+        if let Some(pod) = selected
+            && let Some(record) = facts.record(pod)
+        {
+            let is_opaque = |port| servers.iter().any(|it| it.selects(record.into(), port));
+            wrong.extend(opaque_port_mismatches(service, pod, is_opaque));
         }
     }
     Ok(Outcome::warn_if(wrong, ""))
@@ -245,9 +247,13 @@ pub(super) fn opaque_ports(facts: &Facts) -> CheckResult {
 /// Finds ports that are opaque either for clients of the Service or for the pod's proxy. Without
 /// annotations both use the same default.
 ///
-/// `servers` have protocols that the proxy forwards without looking for HTTP, as if their ports
-/// were opaque.
-fn opaque_port_mismatches(service: &Service, pod: &Pod, servers: &[Arc<Server>]) -> Vec<Finding> {
+/// `is_opaque` returns whether the pod's port has a Server with a protocol that the proxy forwards
+/// without looking for HTTP, as if the port were opaque.
+fn opaque_port_mismatches(
+    service: &Service,
+    pod: &Pod,
+    is_opaque: impl Fn(u16) -> bool,
+) -> Vec<Finding> {
     let annotation = service.annotations().get(keys::OPAQUE_PORTS);
     let of_service = annotation.map(|list| ports::resolve_list(pod.spec.as_ref(), list));
     let of_pod = ports::opaque(pod);
@@ -265,11 +271,7 @@ fn opaque_port_mismatches(service: &Service, pod: &Pod, servers: &[Arc<Server>])
         };
         for target in ports::targets(port, pod, number) {
             let (here, there) = (of_service.contains(number), of_pod.contains(target));
-            let workload = Selected::Pod(pod);
-            let has_server = servers
-                .iter()
-                .any(|server| workload.ports(server).contains(&target));
-            if here != there && !(here && has_server) {
+            if here != there && !(here && is_opaque(target)) {
                 let (yes, no) = (
                     format!("{} port {number}", service_name(service)),
                     format!("pod {} port {target}", full_name(pod)),

@@ -23,13 +23,13 @@ const FIX: &str = "helm upgrade with disableIPv6=false, so that proxies listen o
 pub(super) fn bypassed(facts: &Facts) -> CheckResult {
     let mut wrong = Vec::new();
     for server in servers(facts)? {
-        let workloads = selected(facts, &server)?;
+        let workloads = selected(facts, server)?;
         let bypassed = workloads.iter().find_map(|workload| match workload {
-            Selected::Pod(pod) if passes_ipv6(pod) => Some(*pod),
+            Selected::Pod(pod, _) if passes_ipv6(pod) => Some(*pod),
             _ => None,
         });
         if let Some(pod) = bypassed {
-            wrong.push(finding(&title(&server), pod));
+            wrong.push(finding(&title(server), pod));
         }
     }
     let default = &facts.values()?.proxy.default_inbound_policy;

@@ -415,10 +415,10 @@ fn bundles_are_compared_without_order_and_comments() {
 /// As the Services tap and tap-injector of the viz extension.
 #[test]
 fn opaque_port_of_a_server_that_forwards_tls_needs_no_annotation_of_the_pod() {
-    let mut facts = healthy();
-    edit(&mut facts.objects.services, "web")["metadata"]["annotations"] =
-        json!({"config.linkerd.io/opaque-ports": "80"});
-    let mut mark = |protocol: &str| {
+    let mark = |protocol: &str| {
+        let mut facts = healthy();
+        edit(&mut facts.objects.services, "web")["metadata"]["annotations"] =
+            json!({"config.linkerd.io/opaque-ports": "80"});
         policy(&mut facts, "Server")["spec"]["proxyProtocol"] = json!(protocol);
         row(&facts, "linkerd-opaque-ports-definition").mark
     };

@@ -57,6 +57,12 @@ pub(super) const FAULTS: &[Fault] = &[
         policy(facts, "HTTPRoute")["spec"]["rules"] =
             json!([{"matches": [{"path": {"type": "PathPrefix", "value": "/api"}}]}]);
     }),
+    check("policy-probes").warns("none matches the probe GET /healthz of shop/web-0", |facts| {
+        probe(facts);
+        add_route(facts, "web");
+        policy(facts, "HTTPRoute")["spec"]["rules"] =
+            json!([{"matches": [{"path": {"type": "RegularExpression", "value": "/api.*"}}]}]);
+    }),
     check("policy-accounts").warns("no pod of ServiceAccount plain/default has a proxy", |facts| {
         policy(facts, "MeshTLSAuthentication")["spec"] = json!({
             "identityRefs": [{"kind": "ServiceAccount", "name": "default", "namespace": "plain"}]

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use mesh_k8s::inject::{DISABLE_TAP, TAP_ENABLED};
 use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
+use mesh_objects::model::ServerPort;
 
 use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::policy::ip_families::default_inbound_policy;
-use crate::facts::{Facts, fact_ref, full_name};
+use crate::facts::{Fact, Facts, fact_ref, full_name};
 use crate::output::count;
 
 /// Default policies that deny the meshed Prometheus, which is authenticated and in the cluster.
@@ -21,7 +22,7 @@ pub(super) fn scrapes_are_authorized(facts: &Facts) -> CheckResult {
     let mut denied = BTreeSet::new();
     for pod in facts.meshed_pods()? {
         let namespace = pod.namespace().unwrap_or_default();
-        if default_inbound_policy(pod, default) == DENY && !with_server.contains(&namespace) {
+        if default_inbound_policy(pod, default) == DENY && !with_server.contains(&*namespace) {
             denied.insert(namespace);
         }
     }
@@ -36,16 +37,15 @@ pub(super) fn scrapes_are_authorized(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(findings, ""))
 }
 
-fn namespaces_with_admin_server(facts: &Facts) -> Result<BTreeSet<String>, String> {
-    let servers = fact_ref(&facts.objects.policies)?.iter().filter(|object| {
-        let port = &object["spec"]["port"];
-        object["kind"] == "Server" && (*port == "linkerd-admin" || *port == 4191)
-    });
-    let namespace = |server: &serde_json::Value| {
-        let namespace = server["metadata"]["namespace"].as_str()?;
-        Some(namespace.to_owned())
-    };
-    Ok(servers.filter_map(namespace).collect())
+fn namespaces_with_admin_server(facts: &Facts) -> Fact<BTreeSet<&str>> {
+    let servers = facts
+        .store()?
+        .servers()
+        .filter(|server| match &server.port {
+            ServerPort::Name(name) => **name == *"linkerd-admin",
+            ServerPort::Number(number) => *number == 4191,
+        });
+    Ok(servers.map(|server| &*server.name.namespace).collect())
 }
 
 pub(super) fn scraped(facts: &Facts) -> CheckResult {
