@@ -32,7 +32,7 @@ pub use network_authentication::{
 pub use server::{PortRef, ProxyProtocol, Server, ServerSpec};
 pub use server_authorization::{ServerAuthorization, ServerAuthorizationSpec};
 pub use service_profile::{ServiceProfile, ServiceProfileSpec};
-pub use target_ref::{LocalTargetRef, NamespacedTargetRef};
+pub use target_ref::{LocalTargetRef, NamespacedTargetRef, ParentKind};
 
 /// The API group of the policy kinds.
 pub const GROUP: &str = "policy.linkerd.io";

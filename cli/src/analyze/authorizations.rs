@@ -2,6 +2,7 @@
 
 use mesh_core::route::filter::RequestKind;
 use mesh_k8s::pod::PROXY_CONTAINER;
+use mesh_objects::model::ParentKind;
 use mesh_objects::policy::attachment::requests_of_server;
 use mesh_objects::policy::rate_limit::rate_limit_of_server;
 use serde_json::Value;
@@ -127,10 +128,11 @@ fn target(objects: &Objects, policy: &Object, findings: &mut Vec<Finding>) {
                 findings.push(missing.finding(objects, policy));
                 return;
             };
-            let has_server = route
-                .list("parentRefs")
-                .iter()
-                .any(|parent| text(&parent["kind"]).eq_ignore_ascii_case("Server"));
+            let mut parents = route.list("parentRefs").iter();
+            let has_server = parents.any(|parent| {
+                let kind = ParentKind::new(parent["group"].as_str(), parent["kind"].as_str());
+                kind == ParentKind::Server
+            });
             if kind != "Server" && !has_server {
                 findings.push(Finding::new(
                     policy,
@@ -228,7 +230,9 @@ fn rate_limit(
             "use a Server with proxyProtocol unknown, HTTP/1 or HTTP/2",
         ));
     }
-    let all = objects.store().rate_limit_policies_in(&server.name.namespace);
+    let all = objects
+        .store()
+        .rate_limit_policies_in(&server.name.namespace);
     if limit.record().is_some()
         && let Some(applies) = rate_limit_of_server(server, all)
         && *applies.name.name != *limit.name

@@ -316,9 +316,8 @@ fn backends(
     };
     let service = |name: &Name| find("", "Service", name).and_then(Object::service);
     let has_network = |name: &Name| find(POLICY, "EgressNetwork", name).is_some();
-    let of_clients = [ParentKind::Service, ParentKind::EgressNetwork];
     let parents = written.parents.iter();
-    let parents = parents.filter(|parent| of_clients.contains(&parent.kind));
+    let parents = parents.filter(|parent| parent.kind.has_clients());
     for (parent, backend) in parents.flat_map(|it| written.backends.iter().map(move |b| (it, b))) {
         let Err(unresolved) = resolve(backend, parent, service, has_network) else {
             continue;

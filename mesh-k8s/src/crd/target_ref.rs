@@ -4,6 +4,9 @@ use kube::Resource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{EgressNetwork, Server};
+use crate::kinds::Service;
+
 /// A reference to an object in the namespace of the referring object. The core group is an absent
 /// or empty `group`, or `core`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
@@ -33,6 +36,19 @@ pub struct NamespacedTargetRef {
     pub namespace: Option<String>,
 }
 
+/// The kind of a parent of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ParentKind {
+    /// A port of workloads, whose proxies apply the route.
+    Server,
+    /// A destination, whose clients apply the route.
+    Service,
+    /// Destinations outside the cluster, whose clients apply the route.
+    EgressNetwork,
+    /// A kind of another Gateway API implementation, or an unsupported one.
+    Other,
+}
+
 impl LocalTargetRef {
     /// Returns whether the reference is to an object of kind `T`, in any case of letters.
     pub fn targets<T: Resource<DynamicType = ()>>(&self) -> bool {
@@ -47,11 +63,35 @@ impl NamespacedTargetRef {
     }
 }
 
+impl ParentKind {
+    /// Reads the group and kind of a reference. The default group, the Gateway API's, has none of
+    /// the mesh's kinds.
+    pub fn new(group: Option<&str>, kind: Option<&str>) -> Self {
+        let (Some(_), Some(kind)) = (group, kind) else {
+            return Self::Other;
+        };
+        if targets::<Server>(group, kind) {
+            Self::Server
+        } else if targets::<Service>(group, kind) {
+            Self::Service
+        } else if targets::<EgressNetwork>(group, kind) {
+            Self::EgressNetwork
+        } else {
+            Self::Other
+        }
+    }
+
+    /// Returns whether clients apply the routes of the parent.
+    pub fn has_clients(self) -> bool {
+        matches!(self, Self::Service | Self::EgressNetwork)
+    }
+}
+
 /// Compares group and kind without regard to case, as Linkerd does.
 fn targets<T: Resource<DynamicType = ()>>(group: Option<&str>, kind: &str) -> bool {
     let group = match group {
-        None | Some("core") => "",
-        Some(group) => group,
+        Some(group) if !group.eq_ignore_ascii_case("core") => group,
+        _ => "",
     };
     group.eq_ignore_ascii_case(&T::group(&())) && kind.eq_ignore_ascii_case(&T::kind(&()))
 }
@@ -59,10 +99,7 @@ fn targets<T: Resource<DynamicType = ()>>(group: Option<&str>, kind: &str) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        crd::Server,
-        kinds::{Namespace, ServiceAccount},
-    };
+    use crate::kinds::{Namespace, ServiceAccount};
 
     fn reference(group: Option<&str>, kind: &str) -> LocalTargetRef {
         LocalTargetRef {

@@ -8,7 +8,8 @@ use mesh_core::route::filter::RequestKind;
 use mesh_core::route::{AnchoredRegex, HostMatch, fault, is_host_name};
 use mesh_core::units::{list_items, parse_duration};
 
-use super::{GATEWAY, Node, POLICY};
+use super::Node;
+use crate::crd::ParentKind;
 
 /// Which of the mesh's kinds of parents a route has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,26 +59,15 @@ pub(super) fn parents(spec: &Node<'_>) -> Parents {
         if let Some(port) = parent.get("port") {
             port_number(&port);
         }
-        let group = parent.text_of("group").unwrap_or(GATEWAY);
-        let Some(kind) = parent.text_of("kind") else {
-            continue;
-        };
-        let is = |of_group: &str, of_kind: &str| {
-            group.eq_ignore_ascii_case(of_group) && kind.eq_ignore_ascii_case(of_kind)
-        };
-        if is(POLICY, "EgressNetwork") {
-            found.traffic = true;
-            if parent.get("port").is_none() {
-                parent.absent(
-                    "port",
-                    "is missing, and an EgressNetwork has no ports that could be a default",
-                    "set the port of the traffic",
-                );
-            }
-        } else if is("", "Service") || is("core", "Service") {
-            found.traffic = true;
-        } else if is(POLICY, "Server") {
-            found.server = true;
+        let kind = ParentKind::new(parent.text_of("group"), parent.text_of("kind"));
+        found.server |= kind == ParentKind::Server;
+        found.traffic |= kind.has_clients();
+        if kind == ParentKind::EgressNetwork && parent.get("port").is_none() {
+            parent.absent(
+                "port",
+                "is missing, and an EgressNetwork has no ports that could be a default",
+                "set the port of the traffic",
+            );
         }
     }
     found

@@ -111,28 +111,9 @@ pub(super) struct ParentFields<'a> {
     pub(super) section: Option<&'a str>,
 }
 
-/// The default group of the Gateway API. A Service has the group "" or "core".
-const DEFAULT_PARENT_GROUP: &str = "gateway.networking.k8s.io";
-
 pub(super) fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
-    let group = parent.group.unwrap_or(DEFAULT_PARENT_GROUP);
-    let is_kind = |want: &str, kind: &str| {
-        parent
-            .kind
-            .is_some_and(|have| have.eq_ignore_ascii_case(kind))
-            && group.eq_ignore_ascii_case(want)
-    };
-    let kind = if is_kind(crd::GROUP, "Server") {
-        ParentKind::Server
-    } else if is_kind("", "Service") || is_kind("core", "Service") {
-        ParentKind::Service
-    } else if is_kind(crd::GROUP, "EgressNetwork") {
-        ParentKind::EgressNetwork
-    } else {
-        ParentKind::Other
-    };
     ParentRef {
-        kind,
+        kind: ParentKind::new(parent.group, parent.kind),
         name: Name::new(parent.namespace.unwrap_or(&own.namespace), parent.name),
         port: parent.port.and_then(port_number),
         section: parent.section.map(Arc::from),
@@ -142,10 +123,7 @@ pub(super) fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
 /// Whether clients apply the route. Its annotations have no effect otherwise, and the webhook does
 /// not review them.
 fn has_clients(parents: &[ParentRef]) -> bool {
-    let of_clients = [ParentKind::Service, ParentKind::EgressNetwork];
-    parents
-        .iter()
-        .any(|parent| of_clients.contains(&parent.kind))
+    parents.iter().any(|parent| parent.kind.has_clients())
 }
 
 pub(super) fn host_match(host: &str) -> HostMatch {

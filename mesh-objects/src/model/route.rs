@@ -8,6 +8,7 @@ use mesh_core::route::HostMatch;
 use mesh_core::route::filter::{Filter, Proxies, Ratio, RequestKind};
 use mesh_core::route::grpc::GrpcMatch;
 use mesh_core::route::http::HttpMatch;
+pub use mesh_k8s::crd::ParentKind;
 use mesh_k8s::traffic_annotations::Retries;
 
 use super::{Kind, Name};
@@ -45,15 +46,6 @@ pub struct ParentRef {
     pub port: Option<u16>,
     /// The section of the parent: the name of a port of a Service. Servers have none.
     pub section: Option<Arc<str>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ParentKind {
-    Server,
-    Service,
-    EgressNetwork,
-    /// A kind of another Gateway API implementation, or an unsupported one.
-    Other,
 }
 
 #[derive(Clone, Debug, PartialEq)]

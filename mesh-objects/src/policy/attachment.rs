@@ -354,10 +354,7 @@ pub fn conflict<'a>(
     clients: [&str; 2],
     claims: impl IntoIterator<Item = Claim<'a>>,
 ) -> Option<Claim<'a>> {
-    if !matches!(
-        reference.kind,
-        ParentKind::Service | ParentKind::EgressNetwork
-    ) {
+    if !reference.kind.has_clients() {
         return None;
     }
     let taken = claims.into_iter().filter(|claim| {

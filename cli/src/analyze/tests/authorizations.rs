@@ -144,26 +144,28 @@ fn account_that_does_not_exist_is_found_in_each_form() {
     }
 }
 
+/// A reference without group is to a kind of the Gateway API, which has no Server.
 #[test]
 fn policy_for_a_route_without_server_is_found() {
-    let outbound = route(
-        GATEWAY,
-        "HTTPRoute",
-        "{parentRefs: [{group: core, kind: Service, name: web}]}",
-    );
     let policy = policy(
         "AuthorizationPolicy",
         "{targetRef: {group: gateway.networking.k8s.io, kind: HTTPRoute, name: route}, requiredAuthenticationRefs: []}",
     );
-    check(
-        &format!("{outbound}---{policy}"),
-        [
-            "no-effect",
-            "AuthorizationPolicy shop/policy",
-            "spec.targetRef",
-            "has no Server as parent",
-        ],
-    );
+    for parent in [
+        "{group: core, kind: Service, name: web}",
+        "{kind: Server, name: web-http}",
+    ] {
+        let other = route(GATEWAY, "HTTPRoute", &format!("{{parentRefs: [{parent}]}}"));
+        check(
+            &format!("{other}---{policy}"),
+            [
+                "no-effect",
+                "AuthorizationPolicy shop/policy",
+                "spec.targetRef",
+                "has no Server as parent",
+            ],
+        );
+    }
 }
 
 #[test]
