@@ -100,6 +100,11 @@ pub enum ResponseMatch {
 }
 
 impl Profile {
+    /// Returns whether requests follow the profile, and not the routes of a policy.
+    pub fn replaces_routes(&self) -> bool {
+        !self.routes.is_empty() || !self.overrides.is_empty()
+    }
+
     /// Returns the first route whose condition the request satisfies.
     pub fn route(&self, method: &http::Method, path: &str) -> Option<&ProfileRoute> {
         self.routes

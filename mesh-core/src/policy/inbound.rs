@@ -4,7 +4,7 @@
 //! every connection and request by the current one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use crate::identity::Identity;
 use crate::meta::Meta;
 use crate::route::filter::Filter;
-use crate::route::grpc::GrpcMatch;
+use crate::route::grpc::{self, GrpcMatch};
 use crate::route::http::{self, HttpMatch, PathMatch, RequestHead};
 use crate::route::{Route, Rule, RuleIndex};
 
@@ -186,7 +186,49 @@ impl ServerPolicy {
         }
         self
     }
+
+    /// Returns the place of the rule that matches a request; `None` if no route does.
+    ///
+    /// A peer may announce HTTP to a port that is opaque here. The server's authorizations then
+    /// apply to each request.
+    pub fn find(&self, request: &RequestHead<'_>) -> Option<RuleIndex> {
+        match &self.protocol {
+            ServerProtocol::Detect { http, .. }
+            | ServerProtocol::Http1(http)
+            | ServerProtocol::Http2(http) => http_rule(&http.routes, request),
+            ServerProtocol::Grpc(routes) => grpc::find(routes, request),
+            ServerProtocol::Opaque | ServerProtocol::Tls => http_rule(&*OPAQUE_PORT, request),
+        }
+    }
+
+    /// Returns the route and the rule at a place.
+    pub fn rule(&self, at: RuleIndex) -> (&Meta, &InboundRule) {
+        fn of<M>(routes: &[Route<M, InboundRule>], at: RuleIndex) -> (&Meta, &InboundRule) {
+            let route = &routes[at.route];
+            (&route.meta, &route.rules[at.rule].action)
+        }
+        match &self.protocol {
+            ServerProtocol::Detect { http, .. }
+            | ServerProtocol::Http1(http)
+            | ServerProtocol::Http2(http) => of(&http.routes, at),
+            ServerProtocol::Grpc(routes) => of(routes, at),
+            ServerProtocol::Opaque | ServerProtocol::Tls => of(&*OPAQUE_PORT, at),
+        }
+    }
+
+    /// Returns the authorization of requests that a rule matches; `None` if the client is not
+    /// authorized.
+    pub fn authorize<'a>(
+        &'a self,
+        rule: &'a InboundRule,
+        client: &Client<'_>,
+    ) -> Option<&'a Authorization> {
+        authorize(&rule.authorizations, client).or_else(|| authorize(&self.authorizations, client))
+    }
 }
+
+/// The routes of a port without HTTP policy.
+static OPAQUE_PORT: LazyLock<[HttpRoute; 1]> = LazyLock::new(|| [default_http_route()]);
 
 impl Authorization {
     /// Authorizes processes of the pod itself, which alone can connect to a loopback address.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 pub use crate::backend::{Backend, BackendTarget};
 use crate::meta::Meta;
+use crate::profile::Profile;
 use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, Timeouts};
 use crate::route::filter::Filter;
 use crate::route::grpc::GrpcMatch;
@@ -148,4 +149,24 @@ pub enum Target {
     Addr(SocketAddr),
     /// A name with an optional port.
     Authority(Arc<str>),
+}
+
+impl OutboundProtocol {
+    /// Returns the route of connections that are not parsed: by the policy, or by the profile where
+    /// the policy would detect the protocol. `None` if connections are parsed.
+    pub fn opaque(&self, profile: &Profile) -> Option<Option<&TcpRoute>> {
+        match self {
+            Self::Opaque(route) => Some(route.as_ref()),
+            Self::Detect { opaque, .. } if profile.opaque => Some(opaque.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+impl TcpRoute {
+    /// Returns whether the profile splits the connections of the route, which it only does where
+    /// the policy allows them.
+    pub fn is_split_by(&self, profile: &Profile) -> bool {
+        self.verdict == TcpVerdict::Forward && !profile.overrides.is_empty()
+    }
 }

@@ -1,7 +1,7 @@
 //! Which of a ServiceProfile and the routes of a policy applies, as proxies decide it.
 
 use mesh_core::meta::Meta;
-use mesh_core::policy::outbound::{OutboundPolicy, OutboundProtocol, TcpRoute, TcpVerdict};
+use mesh_core::policy::outbound::{OutboundPolicy, OutboundProtocol};
 use mesh_core::profile::Profile;
 
 const HTTP: &str = "HTTP requests";
@@ -49,12 +49,13 @@ fn traffic<'a>(
     protocol: &'a OutboundProtocol,
     profile: &Profile,
 ) -> Option<(&'static str, Vec<&'a Meta>)> {
+    if let Some(route) = protocol.opaque(profile) {
+        // Only a split replaces the route. A connection without a route is refused.
+        let route = route.filter(|route| route.is_split_by(profile))?;
+        return Some((OPAQUE, vec![&route.meta]));
+    }
     match protocol {
-        OutboundProtocol::Detect {
-            opaque: Some(route),
-            ..
-        } if profile.opaque => opaque(route, profile),
-        OutboundProtocol::Detect { http1, http2, .. } if !profile.opaque => {
+        OutboundProtocol::Detect { http1, http2, .. } => {
             let all = http1.routes.iter().chain(&http2.routes);
             Some((HTTP, all.map(|route| &route.meta).collect()))
         }
@@ -66,18 +67,9 @@ fn traffic<'a>(
             let all = grpc.routes.iter();
             Some((GRPC, all.map(|route| &route.meta).collect()))
         }
-        OutboundProtocol::Opaque(Some(route)) => opaque(route, profile),
-        // A connection without a route is refused, and TLS of the application is only forwarded.
-        OutboundProtocol::Detect { .. }
-        | OutboundProtocol::Opaque(None)
-        | OutboundProtocol::Tls(_) => None,
+        // TLS of the application is only forwarded.
+        OutboundProtocol::Opaque(_) | OutboundProtocol::Tls(_) => None,
     }
-}
-
-/// Only a split replaces the route of opaque connections, and only where the policy allows them.
-fn opaque<'a>(route: &'a TcpRoute, profile: &Profile) -> Option<(&'static str, Vec<&'a Meta>)> {
-    let applies = route.verdict == TcpVerdict::Forward && !profile.overrides.is_empty();
-    applies.then(|| (OPAQUE, vec![&route.meta]))
 }
 
 fn name(meta: &Meta) -> String {
@@ -87,7 +79,7 @@ fn name(meta: &Meta) -> String {
 #[cfg(test)]
 mod tests {
     use mesh_core::meta::Resource;
-    use mesh_core::policy::outbound::{Distribution, HttpRoutes};
+    use mesh_core::policy::outbound::{Distribution, HttpRoutes, TcpRoute, TcpVerdict};
     use mesh_core::profile::{ProfileRoute, RequestMatch, WeightedAuthority};
     use mesh_core::route::Route;
 

@@ -4,11 +4,8 @@ use http::HeaderMap;
 use mesh_core::identity::Identity;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authentication, Authorization, Client, ClientTls, InboundRule, ServerPolicy, ServerProtocol,
-    authorize, http_rule,
+    Authentication, Authorization, Client, ClientTls, InboundRule, ServerPolicy, authorize,
 };
-use mesh_core::route::grpc;
-use mesh_core::route::http::RequestHead;
 
 use super::facts::RequestLine;
 
@@ -54,59 +51,33 @@ pub(super) fn decide(
     client: &Client<'_>,
     request: Option<(&RequestLine, &str)>,
 ) -> Decision {
-    let found = request.map(|(line, authority)| {
-        let headers = HeaderMap::new();
-        rule(policy, &line.head(authority, &headers))
-    });
-    let (route, own): (Option<Meta>, &[Authorization]) = match &found {
-        // A connection, or a request on a port that is not HTTP.
-        None | Some(Found::NotHttp) => (None, &[]),
-        Some(Found::Rule(route, rule)) => (Some((*route).clone()), &rule.authorizations),
-        Some(Found::Nothing) => return Decision::NoRoute,
+    let none = InboundRule::default();
+    let (route, rule) = match request {
+        Some((line, authority)) => {
+            let headers = HeaderMap::new();
+            let Some(at) = policy.find(&line.head(authority, &headers)) else {
+                return Decision::NoRoute;
+            };
+            let (route, rule) = policy.rule(at);
+            (Some(route.clone()), rule)
+        }
+        None => (None, &none),
     };
-    let server = &policy.authorizations;
-    match authorize(own, client).or_else(|| authorize(server, client)) {
+    match policy.authorize(rule, client) {
         Some(authorization) => Decision::Admitted {
             route,
             authorization: authorization.meta.clone(),
         },
         None => Decision::Refused {
             route,
-            mismatches: own
+            mismatches: rule
+                .authorizations
                 .iter()
-                .chain(server.iter())
+                .chain(policy.authorizations.iter())
                 .filter(|it| it.meta != Authorization::localhost().meta)
                 .map(|authorization| mismatch(authorization, client))
                 .collect(),
         },
-    }
-}
-
-enum Found<'a> {
-    Rule(&'a Meta, &'a InboundRule),
-    Nothing,
-    NotHttp,
-}
-
-fn rule<'a>(policy: &'a ServerPolicy, head: &RequestHead<'_>) -> Found<'a> {
-    match &policy.protocol {
-        ServerProtocol::Detect { http, .. }
-        | ServerProtocol::Http1(http)
-        | ServerProtocol::Http2(http) => match http_rule(&http.routes, head) {
-            Some(at) => {
-                let route = &http.routes[at.route];
-                Found::Rule(&route.meta, &route.rules[at.rule].action)
-            }
-            None => Found::Nothing,
-        },
-        ServerProtocol::Grpc(routes) => match grpc::find(routes, head) {
-            Some(at) => {
-                let route = &routes[at.route];
-                Found::Rule(&route.meta, &route.rules[at.rule].action)
-            }
-            None => Found::Nothing,
-        },
-        ServerProtocol::Opaque | ServerProtocol::Tls => Found::NotHttp,
     }
 }
 

@@ -73,29 +73,31 @@ fn service(facts: &Facts, profile: &Profile) -> Option<String> {
 }
 
 pub(super) fn route(facts: &Facts) -> Step {
-    let profile = facts.discovery.profile.as_ref().ok();
-    let replaces = |profile: &&Profile| !profile.routes.is_empty() || !profile.overrides.is_empty();
-    if let (Some(profile), Some(request)) = (profile.filter(replaces), &facts.request) {
-        return profile_route(profile, request);
-    }
-    let policy = match &facts.discovery.policy {
-        Ok(policy) => policy,
-        Err(reason) => return Step::new(ROUTE, Outcome::Unknown, reason.clone()),
+    let none = Profile::default();
+    let profile = facts.discovery.profile.as_ref().unwrap_or(&none);
+    let policy = match (&facts.discovery.policy, &facts.request) {
+        (Ok(policy), _) => policy,
+        (Err(_), Some(request)) if profile.replaces_routes() => {
+            return profile_route(profile, request);
+        }
+        (Err(reason), _) => return Step::new(ROUTE, Outcome::Unknown, reason.clone()),
     };
-    let is_opaque = profile.is_some_and(|profile| profile.opaque);
+    if policy.protocol.opaque(profile).is_some() {
+        return opaque_step();
+    }
     let Some(request) = &facts.request else {
-        return connection_route(&policy.protocol, is_opaque);
+        return connection_route(&policy.protocol);
     };
     let headers = HeaderMap::new();
     let head = request.head(&facts.target.authority, &headers);
     match &policy.protocol {
         OutboundProtocol::Opaque(_) => opaque_step(),
-        OutboundProtocol::Detect { .. } if is_opaque => opaque_step(),
         OutboundProtocol::Tls(_) => Step::new(
             ROUTE,
             Outcome::Ok,
             "TLS of the application, passed through: the request is not looked at",
         ),
+        _ if profile.replaces_routes() => profile_route(profile, request),
         OutboundProtocol::Detect { http1, .. } => http_step(&http1.routes, &head),
         OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
             http_step(&routes.routes, &head)
@@ -126,10 +128,9 @@ fn profile_route(profile: &Profile, request: &RequestLine) -> Step {
     }
 }
 
-fn connection_route(protocol: &OutboundProtocol, is_opaque: bool) -> Step {
+fn connection_route(protocol: &OutboundProtocol) -> Step {
     match protocol {
         OutboundProtocol::Opaque(_) => opaque_step(),
-        OutboundProtocol::Detect { .. } if is_opaque => opaque_step(),
         OutboundProtocol::Detect { timeout, .. } => Step::new(
             ROUTE,
             Outcome::Ok,

@@ -11,6 +11,7 @@ use mesh_core::policy::inbound::{
     Authentication, Authorization, Network, RateLimit, ServerProtocol,
 };
 use mesh_core::ports::PortSet;
+use mesh_core::profile::WeightedAuthority;
 use mesh_core::redirection::Hook;
 use mesh_core::route::http::PathMatch;
 
@@ -335,6 +336,23 @@ fn target_without_endpoints_fails_at_discovery() {
     assert_eq!(step(&report, "policy").outcome, Outcome::NotReached);
     let answer = "the application was not reached; the client's proxy answered 503";
     assert_eq!(step(&report, "answer").summary, answer);
+}
+
+/// The client's proxy does not parse the connection, whatever routes the ServiceProfile has.
+#[test]
+fn request_to_an_opaque_port_has_no_route_of_the_profile() {
+    let mut facts = admitted();
+    let profile = facts.discovery.profile.as_mut().unwrap();
+    let part = WeightedAuthority {
+        authority: "b:80".into(),
+        weight: 1,
+    };
+    profile.overrides = vec![part];
+    let route = |facts: &Facts| step(&evaluate(facts), "route").summary.clone();
+    let without = route(&facts);
+    assert!(without.contains("of the ServiceProfile"), "{without}");
+    facts.discovery.profile.as_mut().unwrap().opaque = true;
+    assert!(route(&facts).starts_with("opaque"), "{}", route(&facts));
 }
 
 #[test]
