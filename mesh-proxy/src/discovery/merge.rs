@@ -180,18 +180,15 @@ fn backends(distribution: &mut Distribution) -> Vec<&mut Arc<RouteBackend>> {
 /// Applies the profile where the policy does not decide: connections are opaque where the policy
 /// would detect the protocol, and opaque connections are split where the policy allows them.
 fn apply_profile(protocol: &mut OutboundProtocol, profile: &Profile) {
-    if profile.opaque
-        && let OutboundProtocol::Detect { opaque, .. } = protocol
-    {
-        *protocol = OutboundProtocol::Opaque(opaque.take());
+    if let Some(route) = protocol.opaque(profile) {
+        *protocol = OutboundProtocol::Opaque(route.cloned());
     }
     let (OutboundProtocol::Detect { opaque, .. } | OutboundProtocol::Opaque(opaque)) = protocol
     else {
         return;
     };
     if let Some(route) = opaque
-        && route.verdict == TcpVerdict::Forward
-        && !profile.overrides.is_empty()
+        && route.is_split_by(profile)
     {
         *route = TcpRoute {
             meta: Meta::new_default("profile"),

@@ -14,12 +14,11 @@ use ahash::AHashMap;
 use http::HeaderMap;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authorization, Client, InboundRule, Served, ServerPolicy, ServerProtocol, authorize,
-    default_http_route, http_rule,
+    Authorization, Client, Served, ServerPolicy, ServerProtocol, authorize,
 };
+use mesh_core::route::RuleIndex;
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::RequestHead;
-use mesh_core::route::{RuleIndex, grpc};
 use mesh_runtime::metrics::{Counter, Labels};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -102,12 +101,6 @@ struct PermitMetrics {
 /// Clients choose the authority, so the cached handles are bounded where it is a label. Evicted
 /// handles are resolved again.
 const MAX_PERMIT_METRICS: usize = 1024;
-
-/// The HTTP or gRPC routes of a policy.
-enum Routes<'a> {
-    Http(&'a [mesh_core::policy::inbound::HttpRoute]),
-    Grpc(&'a [mesh_core::policy::inbound::GrpcRoute]),
-}
 
 impl PolicyEnforcer {
     pub(super) fn new(
@@ -249,7 +242,7 @@ impl PolicyEnforcer {
     ) -> Result<RoutePermit, Error> {
         let policy = self.current_policy();
         let authz = &self.context.families.authz;
-        let Some((found, route, rule)) = policy.find(head) else {
+        let Some(found) = policy.server.find(head) else {
             authz
                 .http_route_not_found
                 .with(&self.authz_labels(&policy, None, None))
@@ -260,10 +253,8 @@ impl PolicyEnforcer {
                 "no route found for request",
             ));
         };
-        let client = peer.as_client();
-        let authorization = authorize(&rule.authorizations, &client)
-            .or_else(|| authorize(&policy.server.authorizations, &client));
-        let Some(authorization) = authorization else {
+        let (route, rule) = policy.server.rule(found);
+        let Some(authorization) = policy.server.authorize(rule, &peer.as_client()) else {
             authz
                 .http_deny
                 .with(&self.authz_labels(&policy, Some(route), None))
@@ -487,44 +478,16 @@ impl CompiledPolicy {
             ip,
             tls: client_tls(tls),
         };
-        let by_server = authorize(&self.server.authorizations, &client).is_some();
         if self.reads_headers && !facts.has_headers() {
-            return by_server;
+            return authorize(&self.server.authorizations, &client).is_some();
         }
         let none = HeaderMap::new();
-        let found = self.find(&facts.to_head(&none));
-        found.is_some_and(|(_, _, rule)| {
-            by_server || authorize(&rule.authorizations, &client).is_some()
+        let found = self.server.find(&facts.to_head(&none));
+        found.is_some_and(|at| {
+            self.server
+                .authorize(self.server.rule(at).1, &client)
+                .is_some()
         })
-    }
-
-    fn find(&self, head: &RequestHead<'_>) -> Option<(RuleIndex, &Meta, &InboundRule)> {
-        match self.routes() {
-            Routes::Http(routes) => {
-                let found = http_rule(routes, head)?;
-                let route = &routes[found.route];
-                let rule = &route.rules[found.rule].action;
-                Some((found, &route.meta, rule))
-            }
-            Routes::Grpc(routes) => {
-                let found = grpc::find(routes, head)?;
-                let route = &routes[found.route];
-                let rule = &route.rules[found.rule].action;
-                Some((found, &route.meta, rule))
-            }
-        }
-    }
-
-    fn routes(&self) -> Routes<'_> {
-        match &self.server.protocol {
-            ServerProtocol::Detect { http, .. }
-            | ServerProtocol::Http1(http)
-            | ServerProtocol::Http2(http) => Routes::Http(&http.routes),
-            ServerProtocol::Grpc(routes) => Routes::Grpc(routes),
-            // A peer may announce HTTP to a port that is opaque here. The server's authorizations
-            // then apply to each request.
-            ServerProtocol::Opaque | ServerProtocol::Tls => Routes::Http(opaque_port_routes()),
-        }
     }
 }
 
@@ -547,13 +510,6 @@ fn reads_headers(protocol: &ServerProtocol) -> bool {
     }
 }
 
-/// The routes of a port without HTTP policy.
-fn opaque_port_routes() -> &'static [mesh_core::policy::inbound::HttpRoute] {
-    static ROUTES: std::sync::LazyLock<[mesh_core::policy::inbound::HttpRoute; 1]> =
-        std::sync::LazyLock::new(|| [default_http_route()]);
-    &*ROUTES
-}
-
 impl RoutePermit {
     pub(super) fn observers(&self) -> ExchangeMetrics {
         self.metrics.observers.clone()
@@ -574,18 +530,13 @@ impl RoutePermit {
     }
 
     pub(super) fn filters(&self) -> &[Filter] {
-        let RuleIndex { route, rule, .. } = self.found;
-        match self.policy.routes() {
-            Routes::Http(routes) => &routes[route].rules[rule].action.filters,
-            Routes::Grpc(routes) => &routes[route].rules[rule].action.filters,
-        }
+        let (_, rule) = self.policy.server.rule(self.found);
+        &rule.filters
     }
 
     fn route(&self) -> &Meta {
-        match self.policy.routes() {
-            Routes::Http(routes) => &routes[self.found.route].meta,
-            Routes::Grpc(routes) => &routes[self.found.route].meta,
-        }
+        let (route, _) = self.policy.server.rule(self.found);
+        route
     }
 }
 

@@ -191,12 +191,10 @@ impl Routes {
     }
 }
 
-/// Returns the profile if it has routes or overrides, which replace the policy's routes.
+/// Returns the profile if it replaces the policy's routes.
 fn effective_profile(target: &OutboundTarget) -> Option<&Profile> {
-    target
-        .profile
-        .as_ref()
-        .filter(|profile| !profile.routes.is_empty() || !profile.overrides.is_empty())
+    let profile = target.profile.as_ref();
+    profile.filter(|profile| profile.replaces_routes())
 }
 
 enum PolicyRoutes<'a> {
