@@ -1,10 +1,12 @@
 //! Transparent forwarding through the outbound proxy, the inbound proxy, and both.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use mesh_core::profile::Profile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::app::{
     App, ask, get, head, http2, message, rest, send, status_of, streams, unused_addr,
@@ -257,9 +259,12 @@ fn missing_application_is_reported_to_client() {
     each_way(async |way| {
         let between = Between::new(way, unused_addr().await).await;
         let mut client = between.connect().await;
+/// The server is connected immediately: on an opaque port nothing waits for the client's bytes.
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    let begin = Instant::now();
         let response = while_time_passes(rest(&mut client)).await;
         let expected = ["HTTP/1.1 50", "\r\nconnection: close\r\n"];
+    assert_eq!(begin.elapsed(), Duration::ZERO);
         check("no application", way, &response, &expected, &[]);
     });
 }

@@ -145,6 +145,8 @@ pub(super) struct World {
     profiles: Rc<RefCell<HashMap<String, Profile>>>,
     /// Its policy of every port.
     default_policy: Rc<Cell<DefaultPolicy>>,
+    /// The port without protocol detection, if there is one.
+    opaque_port: Rc<Cell<Option<u32>>>,
 }
 
 impl World {
@@ -156,6 +158,7 @@ impl World {
             ca: TestCa::new(),
             profiles: Rc::default(),
             default_policy: Rc::new(Cell::new(DefaultPolicy::AllUnauthenticated)),
+            opaque_port: Rc::default(),
         };
         (world, control)
     }
@@ -165,14 +168,17 @@ impl World {
         let (world, mut control) = Self::scripted().await;
         let profiles = world.profiles.clone();
         let default_policy = world.default_policy.clone();
+        let opaque_port = world.opaque_port.clone();
         spawn_local(async move {
             let (mut streams, mut inbound) = (Vec::new(), Vec::new());
             loop {
                 tokio::select! {
                     Some(call) = control.outbound.recv() => call.refuse(Status::not_found("no service")),
                     Some(call) = control.inbound.recv() => {
+                        let is_opaque = opaque_port.get() == Some(call.request.port);
                         let stream = call.stream();
-                        stream.send(Ok(of_default(default_policy.get()))).unwrap();
+                        let policy = of_default(default_policy.get(), is_opaque);
+                        stream.send(Ok(policy)).unwrap();
                         inbound.push(stream);
                     }
                     Some(call) = control.profiles.recv() => {
@@ -238,10 +244,17 @@ impl World {
     }
 
     pub(super) fn proxy_with(&self, name: &str, changes: &[(&str, Option<&str>)]) -> Proxy {
-        let default = changes.iter().find(|it| it.0 == "INBOUND_DEFAULT_POLICY");
-        if let Some((_, Some(policy))) = default {
-            // The policy service responds in the same way on a cluster.
-            self.default_policy.set(policy.parse().unwrap());
+        // The policy service responds in the same way on a cluster.
+        for change in changes {
+            match *change {
+                ("INBOUND_DEFAULT_POLICY", Some(policy)) => {
+                    self.default_policy.set(policy.parse().unwrap());
+                }
+                ("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", Some(port)) => {
+                    self.opaque_port.set(Some(port.parse().unwrap()));
+                }
+                _ => {}
+            }
         }
         Proxy::new(self.control_plane, Some(self.credentials(name)), changes)
     }
@@ -270,11 +283,11 @@ impl World {
 
 /// A policy that allows all clients.
 pub(super) fn all_unauthenticated() -> mesh_api::proto::inbound::Server {
-    of_default(DefaultPolicy::AllUnauthenticated)
+    of_default(DefaultPolicy::AllUnauthenticated, false)
 }
 
-fn of_default(policy: DefaultPolicy) -> mesh_api::proto::inbound::Server {
-    mesh_api::inbound::to_proto(&policy.server_policy(&[], Duration::from_secs(10), false))
+fn of_default(policy: DefaultPolicy, is_opaque: bool) -> mesh_api::proto::inbound::Server {
+    mesh_api::inbound::to_proto(&policy.server_policy(&[], Duration::from_secs(10), is_opaque))
 }
 
 /// The endpoint of a pod with a proxy.

@@ -1,9 +1,8 @@
 //! Ends of connections and messages: what one side does to its connection, the other one sees.
 
 use std::io::ErrorKind;
-use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::*;
 
