@@ -9,7 +9,8 @@
 //!
 //! From the bottom up: [`hpack`] and [`frame`] encode and decode bytes, [`message`] validates
 //! requests and responses, [`stream`] and [`window`] hold the state of streams and flow control,
-//! [`flood`] limits what the peer costs. [`Connection`] combines them.
+//! [`flood`] limits what the peer costs. [`Connection`] combines them. [`RawTarget`], the
+//! targets that are no URIs, serves HTTP/1 too.
 
 #![warn(missing_docs)]
 
@@ -20,6 +21,7 @@ mod frame;
 mod hpack;
 mod message;
 mod output;
+mod raw_target;
 mod settings;
 mod stream;
 mod window;
@@ -28,6 +30,7 @@ pub use self::connection::{AcceptedStream, Config, Connection, PendingInput, WOR
 pub use self::error::{Error, ErrorCode, LimitExceeded};
 pub use self::message::FieldSectionLimit;
 pub use self::output::{BufferPool, Output};
+pub use self::raw_target::RawTarget;
 pub use self::settings::{Limits, Role};
 pub use self::stream::{BodyFrame, MAX_INTERIM_RESPONSES, StreamId};
 pub use self::window::{DEFAULT_WINDOW, MAX_WINDOW};

@@ -31,7 +31,6 @@ pub(crate) mod message_context;
 mod message_error;
 pub mod orig_proto;
 mod output;
-mod raw_target;
 mod refusal_counter;
 pub(crate) mod request_head;
 pub(crate) mod revocable;

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 use http::Extensions;
-
-use super::raw_target::RawTarget;
+use mesh_http2::RawTarget;
 
 /// The context of a message. It is one extension, and exists only if a field differs from its
 /// default: the first extension of a message costs an allocation, and few messages need one.

@@ -19,7 +19,7 @@ const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolu
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
 
 /// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection,
-/// and HTTP/2 does not allow all targets ([`RawTarget`](super::raw_target::RawTarget)). An offer of
+/// and HTTP/2 does not allow all targets ([`RawTarget`](mesh_http2::RawTarget)). An offer of
 /// TLS is not carried, and so is ignored.
 pub fn is_upgradable(request: &Request) -> bool {
     request.version() <= Version::HTTP_11

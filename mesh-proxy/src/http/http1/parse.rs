@@ -12,13 +12,13 @@ use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
 use http::{Method, StatusCode, Uri, Version};
 use memchr::memchr_iter;
+use mesh_http2::RawTarget;
 
 use super::framing::{self, BodyLength, RequestMethod, list_elements};
 use super::limits::STACK_FIELDS;
 use crate::config::Http1Limits;
 use crate::http::headers::is_allowed_in_trailers;
 use crate::http::message_error::MessageError;
-use crate::http::raw_target::RawTarget;
 
 /// A parsed request line and header section.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use http::Uri;
 
 /// The path and query of a request target, as the client has sent them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RawTarget {
+pub struct RawTarget {
     raw: Bytes,
     /// Their representation in the request's URI.
     escaped: Bytes,
@@ -24,7 +24,7 @@ impl RawTarget {
     /// Returns a target whose path or query contains bytes that a URI must not contain, and the
     /// target with these bytes escaped. `None` for all other targets, and for those that no URI can
     /// represent: with a space, a control, DEL or `#`.
-    pub(crate) fn parse(target: &Bytes) -> Option<(Self, Bytes)> {
+    pub fn parse(target: &Bytes) -> Option<(Self, Bytes)> {
         let (start, path) = target.split_at_checked(path_start(target)?)?;
         let is_forbidden = |byte: &u8| matches!(byte, 0..=b' ' | 0x7f | b'#');
         if start.iter().any(|byte| is_raw(*byte, false)) || path.iter().any(is_forbidden) {
@@ -42,7 +42,7 @@ impl RawTarget {
     }
 
     /// Returns the path and query that the client has sent, if `uri` still represents them.
-    pub(crate) fn of_uri(&self, uri: &Uri) -> Option<&Bytes> {
+    pub fn of_uri(&self, uri: &Uri) -> Option<&Bytes> {
         let path = uri.path_and_query()?;
         let begins_with_query = path.as_str().starts_with('?');
         let escaped = &self.escaped[usize::from(begins_with_query)..];
