@@ -39,6 +39,7 @@ use crate::frame::{self, PREFACE};
 use crate::hpack::{Decoder, Encoder};
 use crate::message::FieldSectionLimit;
 use crate::output::{BufferPool, Output};
+use crate::raw_target::RawTarget;
 use crate::settings::{Limits, LocalSettings, PeerSettings, Role};
 use crate::stream::{Stream, StreamId, register, wake};
 use crate::window::{DEFAULT_WINDOW, ReceiveWindow, SendWindow};
@@ -75,6 +76,8 @@ pub struct AcceptedStream {
     pub id: StreamId,
     /// The request without its body.
     pub request: Request<()>,
+    /// The request's target, if its URI cannot represent it.
+    pub raw_target: Option<Box<RawTarget>>,
     /// The limit that the request's field section exceeds: the request must be rejected. Its fields
     /// were discarded.
     pub exceeded_limit: Option<FieldSectionLimit>,

@@ -10,6 +10,7 @@ use http::{
 };
 
 use crate::hpack::{Encoder, Field, PseudoHeader};
+use crate::raw_target::RawTarget;
 
 /// A field section. The decoder adds fields to it.
 #[derive(Debug, Default)]
@@ -121,7 +122,10 @@ impl FieldSection {
         self.exceeded_limit
     }
 
-    pub(crate) fn into_request(self) -> Result<Request<()>, MalformedMessage> {
+    /// Returns the request, and its target if no URI can represent it.
+    pub(crate) fn into_request(
+        self,
+    ) -> Result<(Request<()>, Option<Box<RawTarget>>), MalformedMessage> {
         self.check_malformed()?;
         if self.status.is_some() {
             return Err(MalformedMessage(":status in a request"));
@@ -130,6 +134,7 @@ impl FieldSection {
             .method
             .ok_or(MalformedMessage("request without :method"))?;
         let mut parts = uri::Parts::default();
+        let mut raw_target = None;
         if let Some(authority) = self.authority {
             let authority = Authority::from_maybe_shared(authority);
             parts.authority =
@@ -150,11 +155,9 @@ impl FieldSection {
             // A URI cannot have a scheme and a path without an authority.
             parts.scheme = parts.authority.is_some().then_some(scheme);
             let path = self.path.ok_or(MalformedMessage("request without :path"))?;
-            if path.is_empty() {
-                return Err(MalformedMessage("empty :path"));
-            }
-            let path = PathAndQuery::from_maybe_shared(path);
-            parts.path_and_query = Some(path.map_err(|_error| MalformedMessage("invalid :path"))?);
+            let (path, raw) = parse_path(&method, path)?;
+            parts.path_and_query = Some(path);
+            raw_target = raw;
         }
         let mut request = Request::new(());
         *request.method_mut() = method;
@@ -162,7 +165,7 @@ impl FieldSection {
             Uri::from_parts(parts).map_err(|_error| MalformedMessage("invalid URI"))?;
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.headers;
-        Ok(request)
+        Ok((request, raw_target))
     }
 
     /// Returns the method of a rejected request.
@@ -211,6 +214,25 @@ impl FieldSection {
     }
 }
 
+/// Parses `:path`. The targets of HTTP/1 in origin-form and asterisk-form are valid, and no others.
+fn parse_path(
+    method: &Method,
+    path: Bytes,
+) -> Result<(PathAndQuery, Option<Box<RawTarget>>), MalformedMessage> {
+    const INVALID: MalformedMessage = MalformedMessage("invalid :path");
+    let is_asterisk = || &*path == b"*" && *method == Method::OPTIONS;
+    // The parser of URIs discards a fragment.
+    if !(path.starts_with(b"/") || is_asterisk()) || path.contains(&b'#') {
+        return Err(INVALID);
+    }
+    if let Ok(path) = PathAndQuery::from_maybe_shared(path.clone()) {
+        return Ok((path, None));
+    }
+    let (raw_target, escaped) = RawTarget::parse(&path).ok_or(INVALID)?;
+    let path = PathAndQuery::from_maybe_shared(escaped).map_err(|_too_long| INVALID)?;
+    Ok((path, Some(Box::new(raw_target))))
+}
+
 /// Connection-specific fields (RFC 9113, section 8.2.2).
 fn is_connection_specific(name: &HeaderName) -> bool {
     [
@@ -246,7 +268,13 @@ fn decimal(value: &HeaderValue) -> Option<u64> {
     })
 }
 
-pub(crate) fn write_request<B>(encoder: &mut Encoder, block: &mut Vec<u8>, request: &Request<B>) {
+/// Writes a request. `raw_path` replaces the path and query of the URI.
+pub(crate) fn write_request<B>(
+    encoder: &mut Encoder,
+    block: &mut Vec<u8>,
+    request: &Request<B>,
+    raw_path: Option<&Bytes>,
+) {
     let (method, uri) = (request.method(), request.uri());
     encoder.begin(block);
     encoder.field(block, ":method", method.as_str().as_bytes());
@@ -254,7 +282,11 @@ pub(crate) fn write_request<B>(encoder: &mut Encoder, block: &mut Vec<u8>, reque
         let scheme = uri.scheme_str().unwrap_or("http");
         encoder.field(block, ":scheme", scheme.as_bytes());
         let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        encoder.field(block, ":path", path.as_bytes());
+        encoder.field(
+            block,
+            ":path",
+            raw_path.map_or(path.as_bytes(), |raw| &raw[..]),
+        );
     }
     if let Some(authority) = uri.authority() {
         encoder.field(block, ":authority", authority.as_str().as_bytes());

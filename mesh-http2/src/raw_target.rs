@@ -3,9 +3,10 @@
 //! beyond ASCII in any encoding.
 //!
 //! Inside the proxy such a target is represented by a URI that escapes these bytes. The application
-//! receives the client's bytes, unless the proxy has changed the URI. HTTP/2 cannot carry them, so
-//! that the request stays in HTTP/1 between proxies. Where a rule distinguishes paths, such a path
-//! matches no rule, because servers interpret it differently (docs/adr/0041).
+//! receives the client's bytes, unless the proxy has changed the URI. Other implementations of
+//! HTTP/2 refuse them, so that an HTTP/1 request stays in HTTP/1 between proxies. Where a rule
+//! distinguishes paths, such a path matches no rule, because servers interpret it differently
+//! (docs/adr/0041).
 
 use std::borrow::Cow;
 

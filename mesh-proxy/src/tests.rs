@@ -18,6 +18,7 @@ pub(crate) mod fake_control_plane;
 mod faults;
 mod filters;
 mod goaway;
+mod http2_peer;
 mod identity;
 mod inbound_profiles;
 mod ingress;

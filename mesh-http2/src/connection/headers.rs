@@ -260,16 +260,18 @@ impl Connection {
         let exceeded_limit = section.exceeded_limit();
         let request = match exceeded_limit {
             None => section.into_request(),
-            Some(_) => section.into_rejected_request(),
+            Some(_) => section
+                .into_rejected_request()
+                .map(|request| (request, None)),
         };
-        let checked = request.and_then(|request| {
+        let checked = request.and_then(|(request, raw_target)| {
             let length = content_length(request.headers())?;
             match length {
                 Some(1..) if ends_stream => Err(MalformedMessage("no body despite Content-Length")),
-                _ => Ok((request, length)),
+                _ => Ok((request, raw_target, length)),
             }
         });
-        let (request, length) = match checked {
+        let (request, raw_target, length) = match checked {
             Ok(checked) => checked,
             Err(MalformedMessage(_)) => return self.refuse_stream(id, ErrorCode::PROTOCOL_ERROR),
         };
@@ -285,6 +287,7 @@ impl Connection {
         self.accepted.push_back(AcceptedStream {
             id: StreamId(id),
             request,
+            raw_target,
             exceeded_limit,
             is_headers_only: ends_stream,
             content_length: length,

@@ -56,9 +56,14 @@ impl Connection {
         (self.next_local_stream > MAX_WINDOW || self.role == Role::Server).then_some(Error::Closed)
     }
 
-    /// Opens a stream with a request, which is complete if `is_last`. To be called only when
-    /// [`Connection::poll_ready`] is ready.
-    pub fn open<B>(&mut self, request: &Request<B>, is_last: bool) -> StreamId {
+    /// Opens a stream with a request, which is complete if `is_last`. `raw_path` replaces the path
+    /// and query of its URI. To be called only when [`Connection::poll_ready`] is ready.
+    pub fn open<B>(
+        &mut self,
+        request: &Request<B>,
+        raw_path: Option<&Bytes>,
+        is_last: bool,
+    ) -> StreamId {
         let id = self.next_local_stream;
         self.next_local_stream += 2;
         self.open_local_streams += 1;
@@ -67,7 +72,7 @@ impl Connection {
         stream.outbound.state = state_after(is_last);
         self.streams.insert(id, stream);
         self.write_headers(id, is_last, |encoder, out| {
-            message::write_request(encoder, out, request);
+            message::write_request(encoder, out, request, raw_path);
         });
         StreamId(id)
     }

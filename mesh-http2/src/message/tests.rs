@@ -40,15 +40,35 @@ fn with(fields: &[(&'static str, &'static str)]) -> FieldSection {
 fn request_is_built_from_its_fields() {
     let request = with(&[("accept", "*/*"), ("te", "trailers")])
         .into_request()
-        .unwrap();
+        .unwrap()
+        .0;
     assert_eq!(request.method(), Method::GET);
     assert_eq!(request.uri(), "http://web:80/a?b");
     assert_eq!(request.version(), Version::HTTP_2);
     assert_eq!(request.headers().len(), 2);
-    let request = list(&GET[..3]).into_request().unwrap();
+    let request = list(&GET[..3]).into_request().unwrap().0;
     assert_eq!(request.uri(), "/a?b");
     let connect = list(&[(":method", "CONNECT"), (":authority", "web:80")]);
-    assert_eq!(connect.into_request().unwrap().uri(), "web:80");
+    assert_eq!(connect.into_request().unwrap().0.uri(), "web:80");
+}
+
+#[test]
+fn path_beyond_the_syntax_of_uris_is_escaped_kept_and_written_unchanged() {
+    let [method, scheme, _, authority] = GET;
+    let path = "/a<b>\u{e9}?\"`";
+    let read = list(&[method, scheme, (":path", path), authority]);
+    let (request, raw_target) = read.into_request().unwrap();
+    assert_eq!(request.uri(), "http://web:80/a%3Cb%3E%C3%A9?%22`");
+    let raw_path = raw_target.unwrap().of_uri(request.uri()).unwrap().clone();
+    assert_eq!(raw_path, path);
+    let mut block = Vec::new();
+    write_request(&mut Encoder::new(), &mut block, &request, Some(&raw_path));
+    let again = decode(&mut Decoder::new(), &block);
+    let again = again.into_request().unwrap().1.unwrap();
+    assert_eq!(again.of_uri(request.uri()), Some(&raw_path));
+    let asterisk = [(":method", "OPTIONS"), scheme, (":path", "*")];
+    let (request, raw_target) = list(&asterisk).into_request().unwrap();
+    assert_eq!((request.uri().path(), raw_target), ("*", None));
 }
 
 #[test]
@@ -66,6 +86,12 @@ fn malformed_requests_are_rejected() {
         ("an empty path", &[method, scheme, (":path", "")]),
         ("an invalid path", &[method, scheme, (":path", "no path")]),
         ("a relative path", &[method, scheme, (":path", "a")]),
+        ("only a query", &[method, scheme, (":path", "?a")]),
+        ("a fragment", &[method, scheme, (":path", "/a#b")]),
+        ("an asterisk", &[method, scheme, (":path", "*")]),
+        ("DEL", &[method, scheme, (":path", "/<\x7f")]),
+        ("NUL", &[method, scheme, (":path", "/<\0")]),
+        ("a URI", &[method, scheme, (":path", "http://web/<")]),
         ("an invalid scheme", &numeric),
         ("an invalid authority", &spaced),
         ("two methods", &[method, method, scheme, path]),
@@ -154,8 +180,8 @@ fn messages_round_trip() {
         let request = Request::post(uri).header("a", "1").header("a", "2");
         let request = request.body(()).unwrap();
         let mut block = Vec::new();
-        write_request(&mut encoder, &mut block, &request);
-        let again = read(&block).into_request().unwrap();
+        write_request(&mut encoder, &mut block, &request, None);
+        let (again, _) = read(&block).into_request().unwrap();
         assert_eq!(again.uri(), request.uri());
         assert_eq!(again.method(), request.method());
         assert_eq!(again.headers(), request.headers());
@@ -176,8 +202,8 @@ fn never_indexed_fields_are_forwarded_as_such() {
     request.headers_mut().insert("x-key", secret);
     for _ in 0..3 {
         let mut block = Vec::new();
-        write_request(&mut encoder, &mut block, &request);
-        request = decode(&mut decoder, &block).into_request().unwrap();
+        write_request(&mut encoder, &mut block, &request, None);
+        (request, _) = decode(&mut decoder, &block).into_request().unwrap();
         assert!(request.headers()["x-key"].is_sensitive());
     }
 }

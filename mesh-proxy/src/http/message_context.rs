@@ -20,8 +20,8 @@ pub(crate) struct MessageContext {
     /// In an HTTP/1.1 request: it offers TLS (RFC 2817, section 3.1), which a server may ignore.
     /// Set by `upgrade::take_request`; read by `client`.
     pub(crate) offers_tls: bool,
-    /// In a request received over HTTP/1: its target, if a URI cannot represent it. Set by
-    /// `http1::server`; read by `uri`, `orig_proto` and `inbound`.
+    /// In a request: its target, if a URI cannot represent it. Set by both servers; read by `uri`,
+    /// and through it by both clients, `orig_proto` and `inbound`.
     pub(crate) raw_target: Option<Box<RawTarget>>,
     /// In a response: the client's connection closes after it. Set by `synthetic_response::error`,
     /// by `outbound::http::endpoint` if the peer's proxy requests it, and by `http1::server` for an

@@ -19,8 +19,9 @@ const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolu
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
 
 /// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection,
-/// and HTTP/2 does not allow all targets ([`RawTarget`](mesh_http2::RawTarget)). An offer of
-/// TLS is not carried, and so is ignored.
+/// and Linkerd's proxy and earlier versions of this one reset HTTP/2 streams with targets that are
+/// no URIs ([`RawTarget`](mesh_http2::RawTarget)). An offer of TLS is not carried, and so is
+/// ignored.
 pub fn is_upgradable(request: &Request) -> bool {
     request.version() <= Version::HTTP_11
         && request.method() != Method::CONNECT

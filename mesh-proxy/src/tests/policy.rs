@@ -15,6 +15,7 @@ use crate::tests::fake_control_plane::{ControlPlane, MessageSender};
 
 mod hosts;
 mod http_only;
+mod paths;
 mod probes;
 mod revoked;
 mod terminating;

@@ -15,6 +15,7 @@ use super::world::{CLIENT, Proxy, WEB, World, run, while_time_passes};
 
 mod ends;
 mod http1;
+mod targets;
 
 /// The proxies that a connection passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

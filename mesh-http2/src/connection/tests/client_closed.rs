@@ -24,11 +24,11 @@ fn close_of_the_client_reaches_the_server_once() {
     let mut client = Connection::new(&config(Role::Client));
     let mut server = Connection::new(&config(Role::Server));
     // Before the server's SETTINGS, and after them.
-    let early = client.open(&get(), true);
+    let early = client.open(&get(), None, true);
     client.send_client_closed(early);
     exchange(&mut client, &mut server);
     assert_eq!(server.next_client_closed(), Some(early));
-    let late = client.open(&get(), true);
+    let late = client.open(&get(), None, true);
     exchange(&mut client, &mut server);
     assert!(!server.is_client_closed(late));
     client.send_client_closed(late);
@@ -46,7 +46,7 @@ fn close_of_the_client_reaches_the_server_once() {
 #[test]
 fn server_that_does_not_accept_the_close_is_not_told() {
     let mut client = greeted(&config(Role::Client));
-    let id = client.open(&get(), true);
+    let id = client.open(&get(), None, true);
     output(&mut client);
     client.send_client_closed(id);
     assert_eq!(output(&mut client), [0_u8; 0]);
@@ -62,7 +62,7 @@ fn close_without_a_stream_is_ignored_and_counted_as_a_frame_without_content() {
     assert!(server.next_client_closed().is_some());
     assert_eq!(server.next_client_closed(), None);
     let mut client = greeted(&config(Role::Client));
-    let id = client.open(&get(), true);
+    let id = client.open(&get(), None, true);
     receive(&mut client, CLIENT_CLOSED, 0, id.0, &[]);
     assert_eq!(client.next_client_closed(), None);
     let frame = bytes(CLIENT_CLOSED, 0, 1, &[]);

@@ -457,7 +457,7 @@ proptest::proptest! {
             if !is_server && connection.poll_ready(noop_waker()).is_ready() {
                 let request = Request::post("http://web/").body(()).unwrap();
                 if connection.open_error().is_none() {
-                    open.push(connection.open(&request, n % 2 == 0));
+                    open.push(connection.open(&request, None, n % 2 == 0));
                 }
             }
             let payload = match kind {

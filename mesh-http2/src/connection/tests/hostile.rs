@@ -77,7 +77,7 @@ fn frames_on_reset_streams_close_the_connection() {
 fn resets_of_closed_streams_close_a_connection_to_a_server() {
     let mut client = greeted(&config(Role::Client));
     let request = Request::get("http://web/").body(()).unwrap();
-    client.open(&request, true);
+    client.open(&request, None, true);
     let reset = bytes(RST_STREAM, 0, 1, &[0, 0, 0, 8]);
     let (taken, violation) = until_end(&mut client, |_| reset.clone());
     assert!(taken <= LIMITS.idle_frames + 10, "{taken}");

@@ -41,7 +41,7 @@ impl Pair {
     /// Opens a stream and accepts it on the server.
     fn call(&mut self, request: &Request<()>, is_last: bool) -> (StreamId, AcceptedStream) {
         assert!(self.client.poll_ready(noop_waker()).is_ready());
-        let id = self.client.open(request, is_last);
+        let id = self.client.open(request, None, is_last);
         self.exchange();
         (id, self.server.next_request().unwrap())
     }
@@ -156,7 +156,7 @@ fn empty_body_differs_from_no_body() {
     let mut pair = Pair::new();
     let (_, accepted) = pair.call(&request(), true);
     assert!(accepted.is_headers_only);
-    let id = pair.client.open(&request(), false);
+    let id = pair.client.open(&request(), None, false);
     pair.client.send_data(id, Bytes::new(), true);
     pair.exchange();
     let accepted = pair.server.next_request().unwrap();
@@ -318,7 +318,7 @@ fn window_widened_with_the_request_holds_more_of_its_response() {
     for (method, window) in [(http::Method::GET, 400), (http::Method::HEAD, 100)] {
         let mut request = request();
         *request.method_mut() = method;
-        let id = pair.client.open(&request, true);
+        let id = pair.client.open(&request, None, true);
         assert_eq!(pair.client.missing_window(id), window - 100);
         pair.client.widen_window(id, u32::MAX);
         pair.exchange();
@@ -441,7 +441,7 @@ fn graceful_shutdown_completes_open_streams() {
     let mut pair = Pair::new();
     let (id, accepted) = pair.call(&request(), true);
     // In flight when the server starts to shut down.
-    let late = pair.client.open(&request(), true);
+    let late = pair.client.open(&request(), None, true);
     pair.server.start_graceful_shutdown();
     pair.exchange();
     assert!(pair.client.open_error().is_some());
@@ -464,7 +464,7 @@ fn graceful_shutdown_completes_open_streams() {
 fn goaway_distinguishes_unprocessed_streams() {
     let mut pair = Pair::new();
     let (first, _) = pair.call(&request(), true);
-    let second = pair.client.open(&request(), true);
+    let second = pair.client.open(&request(), None, true);
     let mut goaway = Vec::new();
     frame::write_goaway(&mut goaway, first.0, ErrorCode::ENHANCE_YOUR_CALM, "");
     pair.client.receive(&goaway).unwrap();

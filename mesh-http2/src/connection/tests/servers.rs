@@ -14,7 +14,7 @@ fn client() -> (Connection, StreamId) {
 
 fn client_of(request: &Request<()>) -> (Connection, StreamId) {
     let mut client = greeted(&config(Role::Client));
-    let id = client.open(request, false);
+    let id = client.open(request, None, false);
     output(&mut client);
     (client, id)
 }
@@ -197,7 +197,7 @@ fn responses_with_too_many_field_names_are_stream_errors() {
         let mut client = Connection::new(&config);
         receive(&mut client, SETTINGS, 0, 0, &[]);
         let request = Request::get("http://web/").body(()).unwrap();
-        let id = client.open(&request, true);
+        let id = client.open(&request, None, true);
         output(&mut client);
         let mut block = OK.to_vec();
         for n in 0..fields {
@@ -227,7 +227,7 @@ fn resets_by_servers_are_not_limited() {
     drop_stream(&mut client, first);
     let request = Request::get("http://web/").body(()).unwrap();
     for _ in 0..5_000 {
-        let id = client.open(&request, true);
+        let id = client.open(&request, None, true);
         let refused = bytes(RST_STREAM, 0, id.0, &[0, 0, 0, 7]);
         client.receive(&refused).unwrap();
         assert!(matches!(

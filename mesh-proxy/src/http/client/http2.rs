@@ -26,7 +26,7 @@ use crate::http::http2::{
     SharedConnection, StreamGuard, declared_length, prepare_request,
 };
 use crate::http::interim::InterimSender;
-use crate::http::{Body, ErrorCode, Protocol, Request, Response};
+use crate::http::{Body, ErrorCode, Protocol, Request, Response, uri};
 
 /// The connections to one endpoint.
 pub(super) struct Http2Pool<D> {
@@ -337,7 +337,9 @@ impl StreamReservation {
         let interim = body.interim();
         prepare_request(request.headers_mut(), &body);
         let is_last = body.has_no_body();
-        let (response_future, send_stream) = ResponseFuture::start(&self.shared, request, is_last);
+        let raw_path = uri::raw_path(request);
+        let (response_future, send_stream) =
+            ResponseFuture::start(&self.shared, request, raw_path, is_last);
         if let Some(client) = &interim {
             response_future.widen_ahead(client.read_ahead());
         }

@@ -347,7 +347,7 @@ mod tests {
         let woken = Arc::new(CountWakes::default());
         let waker = Waker::from(woken.clone());
         for _ in 0..32 {
-            shared.connection().open(&request, true);
+            shared.connection().open(&request, None, true);
         }
         let mut cx = Context::from_waker(&waker);
         assert!(driver.poll(&mut cx, &mut |_, _| ()).is_pending());

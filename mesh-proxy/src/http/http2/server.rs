@@ -161,6 +161,7 @@ fn exchange<H: HttpHandler>(
     let AcceptedStream {
         id,
         request,
+        raw_target,
         exceeded_limit,
         is_headers_only: has_no_body,
         content_length,
@@ -176,6 +177,9 @@ fn exchange<H: HttpHandler>(
     ))
     .with_interim(interim);
     let mut request = request.map(|()| body);
+    if raw_target.is_some() {
+        MessageContext::of_mut(request.extensions_mut()).raw_target = raw_target;
+    }
     let mut watch = SlowBodyWatch {
         monitor: RequestBodyMonitor::new(&shared, id),
         timeout: BodyTimeout::new(config.limits.body_time),

@@ -154,14 +154,15 @@ impl SharedConnection {
 }
 
 impl ResponseFuture {
-    /// Opens a stream and sends the headers. To be called only after
-    /// [`SharedConnection::poll_ready`].
+    /// Opens a stream and sends the headers, with `raw_path` instead of the path and query of the
+    /// URI. To be called only after [`SharedConnection::poll_ready`].
     pub(in crate::http) fn start<B>(
         shared: &SharedConnection,
         request: &Request<B>,
+        raw_path: Option<&Bytes>,
         is_last: bool,
     ) -> (Self, SendStream) {
-        let id = shared.connection().open(request, is_last);
+        let id = shared.connection().open(request, raw_path, is_last);
         let (reader, writer) = shared.split(id);
         (Self(reader), writer)
     }
