@@ -1,18 +1,32 @@
-//! Passing on that the client of a request has closed its sending direction while it waits for the
-//! response. The server decides what that means, as without a proxy: many cancel the request, and
-//! others respond, because the client may still read. Decision: ADR 0171.
+//! Passing on how the client of a request leaves before it has the response.
+//!
+//! It has closed its sending direction: the server decides what that means, as without a proxy.
+//! Many cancel the request, and others respond, because the client may still read (ADR 0171). Its
+//! connection has failed: the server's connection is reset (ADR 0209).
 //!
 //! The sender of a request registers its exchange with the connection that the request was received
 //! on ([`super::interim::InterimSender::pass_close_to`]), whose task calls
-//! [`UpstreamStream::close`] when it reads the end. No task polls for it.
+//! [`UpstreamStream::close`] when it reads the end, and [`UpstreamStream::reset`] when it gets an
+//! error. No task polls for it.
 
 use std::rc::Weak;
+
+use super::ErrorCode;
+
+/// Resets the stream of a request whose HTTP/1 client's connection has failed. No other request
+/// than CONNECT, which is not carried over HTTP/2, is reset with this code otherwise, and proxies
+/// that do not know it treat it as CANCEL.
+pub(super) const CLIENT_FAILED: ErrorCode = ErrorCode::CONNECT_ERROR;
 
 /// A connection to a server, as the exchanges on it see it.
 pub(super) trait CloseExchange {
     /// The client of an exchange has closed its sending direction. Does nothing when the exchange
     /// is over.
     fn close_exchange(&self, exchange: u32);
+
+    /// The connection of the client of an exchange has failed, and the exchange is about to be
+    /// dropped. Does nothing when it is over.
+    fn reset_exchange(&self, exchange: u32);
 }
 
 /// The request's exchange with the server.
@@ -37,6 +51,14 @@ impl UpstreamStream {
     pub(super) fn close(&self) {
         if let Some(connection) = self.connection.upgrade() {
             connection.close_exchange(self.exchange);
+        }
+    }
+
+    /// Resets the connection to an HTTP/1 server when it is closed, or the stream of the request to
+    /// the next proxy.
+    pub(super) fn reset(&self) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.reset_exchange(self.exchange);
         }
     }
 }

@@ -88,13 +88,13 @@ impl Error {
         }
     }
 
-    /// Whether the server has closed its connection within the response, as opposed to a reset or
+    /// Whether the sender of a body has closed its connection within it, as opposed to a reset or
     /// any other reason.
-    fn is_server_close(&self) -> bool {
+    fn is_close_of_sender(&self) -> bool {
         let Self::Body(error) = self else {
             return false;
         };
-        // The error of a body has the one of the server's connection as its source.
+        // The error of a body has the one of its connection as its source.
         let source = error.source().and_then(|source| source.downcast_ref());
         matches!(source, Some(Self::Incomplete))
     }

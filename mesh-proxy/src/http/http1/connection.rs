@@ -79,10 +79,13 @@ struct Inner {
     output: WriteBuffer,
     /// The connection's task, while it waits until the body is no longer in use.
     connection_task: Option<Waker>,
-    /// Of an accepted connection: where the end of the client's stream is passed on.
+    /// Of an accepted connection: where the end of the client's stream and the failure of its
+    /// connection are passed on.
     upstream: Option<UpstreamStream>,
     /// Of an accepted connection: the exchange ends without a response.
     is_abandoned: bool,
+    /// The connection has failed.
+    has_failed: bool,
     /// Of an opened connection: the number of exchanges that have begun or ended. Wraps.
     exchanges: u32,
     sending: Sending,
@@ -137,6 +140,7 @@ impl Connection {
             connection_task: None,
             upstream: None,
             is_abandoned: false,
+            has_failed: false,
             exchanges: 0,
             sending: Sending::Open { is_complete: false },
         })))
@@ -239,6 +243,9 @@ impl Connection {
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let inner = &mut *self.inner();
         let flushed = inner.output.poll_flush(&mut inner.io, cx);
+        if let Poll::Ready(Err(_)) = &flushed {
+            inner.fail_client();
+        }
         ready!(flushed.map_err(Error::Write))?;
         if inner.sending == (Sending::Closing { is_complete: true }) {
             inner.close_sending();
@@ -260,6 +267,10 @@ impl Connection {
         let mut inner = self.inner();
         if inner.is_abandoned {
             return Poll::Ready(Error::NoResponse);
+        }
+        if inner.has_failed {
+            // The reader of the body has got the error.
+            return Poll::Ready(Error::Incomplete);
         }
         if !matches!(inner.body, BodyDecoder::Complete) {
             inner.wait_for_body(cx);
@@ -433,11 +444,15 @@ impl Inner {
             };
             ready!(buffers::with_read_buffer(read))
         };
-        let n = match filled.map_err(Error::Read)? {
-            Fill::Read(n) => n,
-            Fill::End => 0,
+        let n = match filled {
+            Ok(Fill::Read(n)) => n,
+            Ok(Fill::End) => 0,
             // A header or trailer section is refused before this.
-            Fill::Full => return Poll::Ready(Err(MessageError::HeadersTooLarge.into())),
+            Ok(Fill::Full) => return Poll::Ready(Err(MessageError::HeadersTooLarge.into())),
+            Err(error) => {
+                self.fail_client();
+                return Poll::Ready(Err(Error::Read(error)));
+            }
         };
         self.last_read_was_large = n >= READ_SIZE / 2 || n == read_size;
         self.read_closed = n == 0;

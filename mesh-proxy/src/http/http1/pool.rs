@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Connection, OutgoingBody};
+use super::{Connection, Error, OutgoingBody};
 use crate::config::{Http1Limits, Http1Pool};
 use crate::http::upload::{BodySender, Upload};
 use crate::transport::Io;
@@ -236,6 +236,9 @@ impl PoolGuard {
 impl BodySender for ConnectionUpload {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let sent = ready!(self.body.poll(&self.connection, cx));
+        if sent.as_ref().is_err_and(Error::is_close_of_sender) {
+            self.connection.close_incomplete(cx);
+        }
         Poll::Ready(sent.is_ok())
     }
 

@@ -326,7 +326,7 @@ async fn abort_response(connection: &Connection, encoder: BodyEncoder, error: &E
         return;
     }
     let written = timeout(RESET_TIME, connection.acknowledged()).await;
-    if encoder == BodyEncoder::UntilClose || !error.is_server_close() || written.is_err() {
+    if encoder == BodyEncoder::UntilClose || !error.is_close_of_sender() || written.is_err() {
         // A normal close would mark the body as complete.
         connection.reset();
     }

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
 
 use crate::http::body_timeout::PendingRequestBody;
-use crate::http::client_close::{CloseExchange, UpstreamStream};
+use crate::http::client_close::{CLIENT_FAILED, CloseExchange, UpstreamStream};
 
 /// The methods borrow the connection only during one call.
 #[derive(Clone, Debug)]
@@ -32,6 +32,11 @@ impl CloseExchange for Shared {
     fn close_exchange(&self, exchange: u32) {
         let mut connection = self.connection.borrow_mut();
         connection.send_client_closed(StreamId::from(exchange));
+    }
+
+    fn reset_exchange(&self, exchange: u32) {
+        let mut connection = self.connection.borrow_mut();
+        connection.reset(StreamId::from(exchange), CLIENT_FAILED);
     }
 }
 
@@ -99,6 +104,18 @@ impl SharedConnection {
             let upstream = self.0.upstreams.borrow_mut().remove(&id);
             if let Some(upstream) = upstream {
                 upstream.close();
+            }
+        }
+    }
+
+    /// Passes on that the stream of a request has failed with the connection of its HTTP/1 client,
+    /// or with the connection of the previous proxy.
+    fn pass_failure_on(&self, id: StreamId, failure: &Error) {
+        if matches!(failure, Error::Reset(CLIENT_FAILED) | Error::Io(_)) {
+            // A statement of its own, because the upstream may be borrowed below.
+            let upstream = self.0.upstreams.borrow_mut().remove(&id);
+            if let Some(upstream) = upstream {
+                upstream.reset();
             }
         }
     }
@@ -282,7 +299,11 @@ impl SendStream {
 
     /// Returns how many bytes may be sent now.
     pub(super) fn poll_capacity(&self, cx: &Context<'_>) -> Poll<Result<usize, Error>> {
-        self.shared.connection().poll_capacity(self.id, cx.waker())
+        let polled = self.shared.connection().poll_capacity(self.id, cx.waker());
+        if let Poll::Ready(Err(failure)) = &polled {
+            self.shared.pass_failure_on(self.id, failure);
+        }
+        polled
     }
 
     pub(super) fn send_data(&self, data: Bytes, is_last: bool) {
@@ -295,7 +316,11 @@ impl SendStream {
 
     /// Ready when nothing can be sent any more.
     pub(super) fn poll_failure(&self, cx: &Context<'_>) -> Poll<Error> {
-        self.shared.connection().poll_failure(self.id, cx.waker())
+        let polled = self.shared.connection().poll_failure(self.id, cx.waker());
+        if let Poll::Ready(failure) = &polled {
+            self.shared.pass_failure_on(self.id, failure);
+        }
+        polled
     }
 
     pub(super) fn reset(&self, code: ErrorCode) {

@@ -259,6 +259,36 @@ fn client_that_closes_its_half_without_a_byte_gets_what_the_server_sends() {
     });
 }
 
+/// By the error a server tells a client that has failed from one that waits or has cancelled.
+#[test]
+fn end_of_a_client_within_its_exchange_reaches_the_application_as_it_is() {
+    const GET: &str = "\r\n";
+    const LENGTH: &str = "content-length: 10\r\n\r\nhalf";
+    const CHUNKS: &str = "transfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n";
+    each_way(async |way| {
+        for body in [GET, LENGTH, CHUNKS] {
+            for has_begun in [false, true] {
+                for expected in [End::Fin, End::Rst] {
+                    let (mut client, app, _between) = open(way).await;
+                    let request = format!("POST / HTTP/1.1\r\nhost: web\r\n{body}");
+                    send(&mut client, &request).await;
+                    let (mut server, _) = app.receive().await;
+                    if has_begun {
+                        send(&mut server, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await;
+                        head(&mut client).await;
+                    }
+                    match expected {
+                        End::Fin => drop(client),
+                        End::Rst => reset(client),
+                    }
+                    let (_, end) = to_end(&mut server).await;
+                    assert_eq!(end, expected, "{way:?}: {has_begun}, {body:?}");
+                }
+            }
+        }
+    });
+}
+
 /// As a handler that waits for something: it learns that its client has closed, and may respond.
 #[test]
 fn close_of_a_client_during_a_silent_request_reaches_the_application() {

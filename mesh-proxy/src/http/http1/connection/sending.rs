@@ -1,5 +1,5 @@
 //! The end of the sending direction: closed after a request whose client has closed, and reset
-//! after a response that could not be completed.
+//! after a response that could not be completed, or when the client's connection has failed.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -69,6 +69,14 @@ impl Connection {
         self.inner().upstream = None;
     }
 
+    /// Closes the sending direction after a message that will not be completed, because its sender
+    /// has ended.
+    pub(in crate::http::http1) fn close_incomplete(&self, cx: &mut Context<'_>) {
+        self.inner().sending = Sending::Closing { is_complete: true };
+        // What the socket does not take now is lost with the message.
+        let _closed = self.poll_flush(cx);
+    }
+
     /// Writes all output and waits until the peer has acknowledged it. An error of the connection
     /// ends the wait.
     pub(in crate::http::http1) async fn acknowledged(&self) {
@@ -95,9 +103,24 @@ impl CloseExchange for Connection {
             Sending::Closing { .. } | Sending::Closed => {}
         }
     }
+
+    fn reset_exchange(&self, exchange: u32) {
+        let inner = self.inner();
+        if inner.exchanges == exchange {
+            inner.io.reset_on_close();
+        }
+    }
 }
 
 impl Inner {
+    /// Records that the connection of the client has failed, and passes it on.
+    pub(super) fn fail_client(&mut self) {
+        self.has_failed = true;
+        if let Some(upstream) = self.upstream.take() {
+            upstream.reset();
+        }
+    }
+
     /// Closes the sending direction. On TLS connections sends close_notify, too.
     pub(super) fn close_sending(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
