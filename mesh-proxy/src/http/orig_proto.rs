@@ -2,21 +2,29 @@
 //!
 //! The outbound proxy applies [`upgrade`] to a request and [`downgrade_response`] to its response;
 //! the inbound proxy applies [`downgrade`] to the request and [`upgrade_response`] to the response.
-//! The version and form travel in `l5d-orig-proto`. The header is honoured only from authenticated
-//! peers of the mesh, and never reaches an application: any other sender would choose how its
-//! request is parsed.
+//! The version and form travel in `l5d-orig-proto`, and so do fields of a response that HTTP/2 does
+//! not allow but that inform the client. Linkerd's proxy ignores them. The header is honoured only
+//! from authenticated peers of the mesh, and never reaches an application: any other sender would
+//! choose how its request is parsed.
 
-use http::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
-use http::{Method, Version};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, StatusCode, Version};
 
 use super::headers::{ORIG_PROTO, reduce_te_to_trailers, strip_connection_headers};
 use super::message_context::MessageContext;
-use super::{Request, Response, uri};
+use super::{Request, Response, upgrade, uri};
 
 const HTTP_10: HeaderValue = HeaderValue::from_static("HTTP/1.0");
 const HTTP_11: HeaderValue = HeaderValue::from_static("HTTP/1.1");
 const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolute-form");
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
+const ABSOLUTE_FORM: &str = "absolute-form";
+
+/// Of a response without a body, as to HEAD: it has `transfer-encoding: chunked`.
+const CHUNKED: &str = "chunked";
+
+/// Of a 426: the protocols in its `upgrade`.
+const PROTOCOLS: &str = "upgrade=";
 
 /// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection,
 /// and Linkerd's proxy and earlier versions of this one reset HTTP/2 streams with targets that are
@@ -63,10 +71,11 @@ pub fn downgrade(request: &mut Request) -> Option<Version> {
     if request.version() != Version::HTTP_2 || *request.method() == Method::CONNECT {
         return None;
     }
-    let (version, absolute) = parse(&value?)?;
+    let value = value?;
+    let (version, mut parameters) = parse(&value)?;
     *request.version_mut() = version;
     // The client restores the form.
-    if absolute {
+    if parameters.any(|parameter| parameter == ABSOLUTE_FORM) {
         MessageContext::of_mut(request.extensions_mut()).is_absolute_form = true;
     }
     Some(version)
@@ -74,10 +83,9 @@ pub fn downgrade(request: &mut Request) -> Option<Version> {
 
 /// Converts the response to a downgraded request to HTTP/2.
 pub fn upgrade_response(response: &mut Response, version: Version) {
-    let value = if version == Version::HTTP_10 {
-        HTTP_10
-    } else {
-        HTTP_11
+    let value = match version {
+        Version::HTTP_10 => HTTP_10,
+        _ => http11_value(response),
     };
     let headers = response.headers_mut();
     strip_connection_headers(headers);
@@ -86,9 +94,41 @@ pub fn upgrade_response(response: &mut Response, version: Version) {
     *response.version_mut() = Version::HTTP_2;
 }
 
+fn http11_value(response: &Response) -> HeaderValue {
+    let headers = response.headers();
+    let is_chunked = headers.contains_key(TRANSFER_ENCODING) && response.body().is_empty();
+    let protocols = upgrade::required_protocols(headers, response.status());
+    let protocols = protocols.as_ref().and_then(|value| value.to_str().ok());
+    let parameters = match (is_chunked, protocols) {
+        (false, None) => return HTTP_11,
+        (true, None) => CHUNKED.to_owned(),
+        (false, Some(protocols)) => format!("{PROTOCOLS}{protocols}"),
+        (true, Some(protocols)) => format!("{CHUNKED}; {PROTOCOLS}{protocols}"),
+    };
+    HeaderValue::try_from(format!("HTTP/1.1; {parameters}")).unwrap_or(HTTP_11)
+}
+
 /// Converts the response to an upgraded request back to HTTP/1.
 pub fn downgrade_response(response: &mut Response, sent: Version) {
-    *response.version_mut() = take_version(response.headers_mut()).unwrap_or(sent);
+    let value = response.headers_mut().remove(ORIG_PROTO);
+    let Some((version, parameters)) = value.as_ref().and_then(parse) else {
+        *response.version_mut() = sent;
+        return;
+    };
+    *response.version_mut() = version;
+    let status = response.status();
+    let headers = response.headers_mut();
+    for parameter in parameters {
+        if parameter == CHUNKED && sent == Version::HTTP_11 && !headers.contains_key(CONTENT_LENGTH)
+        {
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        } else if let Some(protocols) = parameter.strip_prefix(PROTOCOLS)
+            && status == StatusCode::UPGRADE_REQUIRED
+            && let Ok(protocols) = HeaderValue::from_str(protocols)
+        {
+            upgrade::set_protocols(headers, protocols);
+        }
+    }
 }
 
 /// Removes the header where it must not be honoured.
@@ -96,22 +136,15 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     headers.remove(ORIG_PROTO);
 }
 
-fn take_version(headers: &mut HeaderMap) -> Option<Version> {
-    parse(&headers.remove(ORIG_PROTO)?).map(|(version, _)| version)
-}
-
-fn parse(value: &HeaderValue) -> Option<(Version, bool)> {
-    let text = value.to_str().ok()?;
-    let (version, form) = match text.split_once(';') {
-        Some((version, form)) => (version.trim(), Some(form.trim())),
-        None => (text.trim(), None),
-    };
-    let version = match version {
+/// Returns the version and the parameters after it.
+fn parse(value: &HeaderValue) -> Option<(Version, impl Iterator<Item = &str>)> {
+    let mut parts = value.to_str().ok()?.split(';').map(str::trim);
+    let version = match parts.next()? {
         "HTTP/1.1" => Version::HTTP_11,
         "HTTP/1.0" => Version::HTTP_10,
         _ => return None,
     };
-    Some((version, form == Some("absolute-form")))
+    Some((version, parts))
 }
 
 #[cfg(test)]
@@ -207,7 +240,10 @@ mod tests {
     #[test]
     fn unknown_orig_proto_values_are_ignored() {
         for value in ["HTTP/2", "HTTP/1.1 x", "", "http/1.1"] {
-            assert_eq!(parse(&HeaderValue::from_str(value).unwrap()), None);
+            assert!(
+                parse(&HeaderValue::from_str(value).unwrap()).is_none(),
+                "{value}"
+            );
         }
     }
 
@@ -222,5 +258,36 @@ mod tests {
         downgrade_response(&mut response, Version::HTTP_11);
         assert_eq!(response.version(), Version::HTTP_10);
         assert!(response.headers().is_empty());
+    }
+
+    #[test]
+    fn fields_that_inform_the_client_of_a_response_are_restored() {
+        let check = |status: u16, body: Body, sent: Version, expected: &[(&str, &str)]| {
+            let mut response = http::Response::builder()
+                .status(status)
+                .header("connection", "upgrade")
+                .header("upgrade", "a/1")
+                .header("upgrade", "b, c")
+                .header("transfer-encoding", "chunked")
+                .body(body)
+                .unwrap();
+            upgrade_response(&mut response, sent);
+            let names: Vec<_> = response.headers().keys().collect();
+            assert_eq!(names, [ORIG_PROTO]);
+            downgrade_response(&mut response, sent);
+            let fields = response.headers().iter();
+            let fields: Vec<_> = fields
+                .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+                .collect();
+            assert_eq!(fields, expected, "{status} {sent:?}");
+        };
+        let chunked = ("transfer-encoding", "chunked");
+        let protocols = [("connection", "upgrade"), ("upgrade", "a/1, b, c")];
+        check(200, Body::empty(), Version::HTTP_11, &[chunked]);
+        check(200, Body::empty(), Version::HTTP_10, &[]);
+        check(200, Body::full("a"), Version::HTTP_11, &[]);
+        check(426, Body::full("a"), Version::HTTP_11, &protocols);
+        let both = [chunked, protocols[0], protocols[1]];
+        check(426, Body::empty(), Version::HTTP_11, &both);
     }
 }

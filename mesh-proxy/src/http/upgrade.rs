@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
 use mesh_runtime::drain::Watch;
@@ -46,9 +47,7 @@ pub(super) fn take_request(request: &mut Request) -> Result<Option<UpgradeReques
     strip_connection_headers(request.headers_mut());
     if let Some(protocol) = &protocol {
         let offers_tls = is_offer_of_tls(request.method(), protocol);
-        let headers = request.headers_mut();
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol.clone());
+        set_protocols(request.headers_mut(), protocol.clone());
         let context = MessageContext::of_mut(request.extensions_mut());
         context.offers_tls = offers_tls;
         context.requests_upgrade = !offers_tls;
@@ -97,11 +96,32 @@ fn check_target(request: &Request) -> Result<(), InvalidTarget> {
     Ok(())
 }
 
-/// Removes hop-by-hop headers from a response that was received over HTTP/1.
+/// Removes hop-by-hop headers from a response that was received over HTTP/1. A 426 keeps its
+/// `upgrade`.
 pub(super) fn strip_response_headers(headers: &mut HeaderMap, status: StatusCode) {
     if status != StatusCode::SWITCHING_PROTOCOLS {
+        let protocols = required_protocols(headers, status);
         strip_connection_headers(headers);
+        if let Some(protocols) = protocols {
+            set_protocols(headers, protocols);
+        }
     }
+}
+
+/// Returns the protocols that the server requires, which a 426 names (RFC 9110, section 15.5.22).
+pub(super) fn required_protocols(headers: &HeaderMap, status: StatusCode) -> Option<HeaderValue> {
+    if status != StatusCode::UPGRADE_REQUIRED || !headers.contains_key(UPGRADE) {
+        return None;
+    }
+    let values = headers.get_all(UPGRADE).iter().map(HeaderValue::as_bytes);
+    let list = values.collect::<Vec<_>>().join(&b", "[..]);
+    HeaderValue::from_maybe_shared(Bytes::from(list)).ok()
+}
+
+/// Adds `upgrade`, and lists it in `connection`.
+pub(super) fn set_protocols(headers: &mut HeaderMap, protocols: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocols);
 }
 
 /// Runs the tunnel until it ends or is no longer allowed. Dropping the future resets both

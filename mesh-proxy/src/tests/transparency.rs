@@ -84,14 +84,28 @@ fn check(name: &str, way: Way, text: &str, has: &[&str], has_not: &[&str]) {
 }
 
 #[test]
-fn head_response_keeps_content_length_without_body() {
+fn head_response_keeps_framing_fields_without_body() {
     each_way(async |way| {
         let (mut client, app, _between) = open(way).await;
-        send(&mut client, "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let request = "HEAD / HTTP/1.1\r\nhost: web\r\n\r\n";
+        send(&mut client, request).await;
         let (mut app, _) = app.receive().await;
         send(&mut app, "HTTP/1.1 200 OK\r\ncontent-length: 55\r\n\r\n").await;
         let response = head(&mut client).await;
-        check("HEAD", way, &response, &["\r\ncontent-length: 55\r\n"], &[]);
+        let (length, chunked) = (
+            "\r\ncontent-length: 55\r\n",
+            "\r\ntransfer-encoding: chunked\r\n",
+        );
+        check("HEAD", way, &response, &[length], &[chunked]);
+        send(&mut client, request).await;
+        head(&mut app).await;
+        send(
+            &mut app,
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        )
+        .await;
+        let response = head(&mut client).await;
+        check("HEAD", way, &response, &[chunked], &["content-length"]);
         // The next response follows immediately.
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
         head(&mut app).await;
@@ -245,8 +259,11 @@ fn server_first_protocol_works_on_opaque_port() {
     });
 }
 
+/// The server is connected immediately: on an opaque port nothing waits for the client's bytes.
 async fn greeted(app: &App, mut client: TcpStream) {
+    let begin = Instant::now();
     let mut app = app.accept().await;
+    assert_eq!(begin.elapsed(), Duration::ZERO);
     app.write_all(b"220 welcome").await.unwrap();
     let mut greeting = [0; 11];
     client.read_exact(&mut greeting).await.unwrap();
@@ -260,12 +277,9 @@ fn missing_application_is_reported_to_client() {
     each_way(async |way| {
         let between = Between::new(way, unused_addr().await).await;
         let mut client = between.connect().await;
-/// The server is connected immediately: on an opaque port nothing waits for the client's bytes.
         send(&mut client, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-    let begin = Instant::now();
         let response = while_time_passes(rest(&mut client)).await;
         let expected = ["HTTP/1.1 50", "\r\nconnection: close\r\n"];
-    assert_eq!(begin.elapsed(), Duration::ZERO);
         check("no application", way, &response, &expected, &[]);
     });
 }

@@ -27,7 +27,7 @@ const PLAIN: Exchange = Exchange {
 };
 
 #[rustfmt::skip]
-const EXCHANGES: [Exchange; 19] = [
+const EXCHANGES: [Exchange; 21] = [
     PLAIN,
     Exchange {
         name: "headers of a connection",
@@ -117,6 +117,19 @@ const EXCHANGES: [Exchange; 19] = [
         request: "GET /a HTTP/1.0\r\n\r\n",
         arrives: &["GET /a HTTP/1.0\r\n"],
         not: &["host:"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "the protocols that a server requires",
+        response: "HTTP/1.1 426 Upgrade Required\r\nconnection: Upgrade\r\nupgrade: websocket, TLS/1.3\r\ncontent-length: 0\r\n\r\n",
+        returns: &["HTTP/1.1 426 ", "\r\nupgrade: websocket, TLS/1.3\r\n", "\r\nconnection: upgrade\r\n"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "the protocols that a server requires of a client that closes",
+        request: "GET /a?b HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n",
+        response: "HTTP/1.1 426 Upgrade Required\r\nconnection: Upgrade\r\nupgrade: websocket\r\ncontent-length: 0\r\n\r\n",
+        returns: &["\r\nupgrade: websocket\r\n", "\r\nconnection: close, upgrade\r\n"],
         ..PLAIN
     },
     Exchange {

@@ -1,6 +1,6 @@
 //! Chooses the framing of a response and whether the connection is kept. Pure.
 
-use http::header::CONNECTION;
+use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, StatusCode, Version};
 
 use crate::http::Response;
@@ -27,6 +27,8 @@ pub(super) struct ResponseFraming {
     pub(super) has_body: bool,
     pub(super) keeps_alive: bool,
     request_version: Version,
+    /// The response has `upgrade`, which `connection` lists.
+    has_upgrade: bool,
 }
 
 impl ResponseFraming {
@@ -47,6 +49,7 @@ impl ResponseFraming {
             (false, Version::HTTP_10) => None,
             (true, Version::HTTP_10) => Some(HeaderValue::from_static("keep-alive")),
             (true, _) => None,
+            (false, _) if self.has_upgrade => Some(HeaderValue::from_static("close, upgrade")),
             (false, _) => Some(HeaderValue::from_static("close")),
         }
     }
@@ -78,6 +81,7 @@ fn choose(
             // A client of HTTP/1.1 closes after a response of HTTP/1.0.
             && version == info.version,
         request_version: info.version,
+        has_upgrade: headers.contains_key(UPGRADE),
     }
 }
 
