@@ -36,7 +36,8 @@ pub(super) enum BodyPart {
     End(Option<HeaderMap>),
 }
 
-/// 64 bits are 16 hexadecimal digits.
+/// The most digits of a chunk size, with the zeros before it that some senders add. 64 bits are 16
+/// hexadecimal digits.
 const MAX_SIZE_DIGITS: usize = 16;
 
 impl Decoder {
@@ -176,11 +177,13 @@ fn join_small(input: &mut BytesMut) -> Option<Bytes> {
     Some(joined.freeze())
 }
 
-/// Returns the data and the total length of a complete chunk whose size has one or two digits and
-/// is not 0.
+/// Returns the data and the total length of a complete chunk whose size has one or two digits,
+/// after any zeros, and is not 0.
 fn small_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as usize);
-    let (size, data) = match bytes {
+    let zeros = bytes.iter().take(MAX_SIZE_DIGITS - 2);
+    let zeros = zeros.take_while(|byte| **byte == b'0').count();
+    let (size, data) = match &bytes[zeros..] {
         [one, b'\r', b'\n', data @ ..] => (digit(*one)?, data),
         [one, two, b'\r', b'\n', data @ ..] => (digit(*one)? << 4 | digit(*two)?, data),
         _ => return None,
