@@ -2,8 +2,10 @@
 //!
 //! Only the identity that the tap injector names (`LINKERD2_PROXY_TAP_SVC_NAME`) may subscribe.
 //! Other clients get UNAUTHENTICATED with the reason, as from Linkerd's proxy. Their connections
-//! are short, and do not count as the observer's.
+//! are short, and do not count as the observer's. The HTTP/2 engine of the data threads serves
+//! both, so that its limits apply: floods of frames and resets end the connection.
 
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,21 +13,21 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use hyper::body::Incoming;
-use hyper::rt::Executor;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use http_body_util::{BodyExt as _, Full, Limited};
 use mesh_api::grpc;
 use mesh_api::proto::tap::tap_server::{Tap as TapService, TapServer as GrpcServer};
 use mesh_api::proto::tap::{ObserveRequest, TapEvent};
 use mesh_core::identity::Identity;
+use mesh_runtime::drain::Watch;
 use mesh_runtime::open_connections::OpenConnections;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, TryAcquireError};
-use tonic::{Request, Response, Status};
+use tonic::Status;
 use tower::Service as _;
 
+use crate::config::{ClientTrust, Http2KeepAlive};
+use crate::http::server::Server;
+use crate::http::{Body, HttpHandler, Protocol, Request, Reset, Response};
 use crate::inbound::Inbound;
 use crate::tap::{MAX_SUBSCRIPTIONS, Tap};
 use crate::telemetry::labels::ServerTls;
@@ -36,6 +38,8 @@ pub(crate) struct TapServer {
     tap: Arc<Tap>,
     observer: Identity,
     inbound: Rc<Inbound>,
+    server: Server,
+    drain: Watch,
     /// One permit for each connection of the observer.
     connections: Arc<Semaphore>,
 }
@@ -64,6 +68,9 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The largest subscription. A filter of 1,000 conditions fits.
 const MAX_REQUEST: usize = 256 << 10;
 
+/// The bytes before a message of gRPC.
+const MESSAGE_PREFIX: usize = 5;
+
 const MAX_HEADER_LIST: u32 = 16 << 10;
 
 /// The pause after an error that persists, such as a lack of file descriptors.
@@ -88,10 +95,21 @@ pub(crate) async fn serve(listener: TcpListener, server: Rc<TapServer>) {
 impl TapServer {
     /// `observer` may subscribe. `inbound` belongs to the control thread.
     pub(crate) fn new(tap: Arc<Tap>, observer: Identity, inbound: Rc<Inbound>) -> Self {
+        let (server, drain) = inbound.http_server();
+        let server = server.with_http2(|http2| {
+            http2.max_concurrent_streams = Some(MAX_SUBSCRIPTIONS as u32);
+            http2.max_header_list_size = MAX_HEADER_LIST;
+            http2.keep_alive = Some(Http2KeepAlive {
+                interval: KEEP_ALIVE_INTERVAL,
+                timeout: KEEP_ALIVE_TIMEOUT,
+            });
+        });
         Self {
             tap,
             observer,
             inbound,
+            server,
+            drain,
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
         }
     }
@@ -127,15 +145,14 @@ impl TapServer {
         };
         if let Some(reason) = denied {
             tracing::info!(%client, reason, "Tap denied");
-            let serving = serve_grpc(io, self.tap.clone(), Some(reason.into()));
+            let serving = self.serve(io, Some(reason.into()));
             let _elapsed = tokio::time::timeout(DENIED_TIMEOUT, serving).await;
             return;
         }
         match self.connections.clone().try_acquire_owned() {
             Ok(permit) => {
-                let serving = serve_grpc(io, self.tap.clone(), None);
                 tokio::task::spawn_local(async move {
-                    serving.await;
+                    self.serve(io, None).await;
                     drop(permit);
                 });
             }
@@ -144,34 +161,48 @@ impl TapServer {
             }
         }
     }
-}
 
-/// Serves the requests of one connection.
-async fn serve_grpc(io: Io, tap: Arc<Tap>, denied: Option<Arc<str>>) {
-    let service = GrpcServer::new(Observe { tap, denied }).max_decoding_message_size(MAX_REQUEST);
-    let respond = service_fn(move |request: http::Request<Incoming>| {
-        service.clone().call(grpc::request(request))
-    });
-    let served = http2::Builder::new(LocalExecutor)
-        .timer(TokioTimer::new())
-        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .max_header_list_size(MAX_HEADER_LIST)
-        .max_concurrent_streams(MAX_SUBSCRIPTIONS as u32)
-        .serve_connection(TokioIo::new(io), respond)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "Tap connection failed");
+    /// Serves the requests of one connection.
+    async fn serve(&self, io: Io, denied: Option<Arc<str>>) {
+        let client = match denied {
+            None => ClientTrust::Known,
+            Some(_) => ClientTrust::Unknown,
+        };
+        let tap = self.tap.clone();
+        let handler = Rc::new(Observe { tap, denied });
+        let drain = self.drain.clone();
+        let serving = self
+            .server
+            .serve_client(io, Protocol::Http2, handler, client, drain);
+        if let Err(error) = serving.await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "Tap connection failed"
+            );
+        }
     }
 }
 
-/// Runs the requests of a connection on the control thread.
-#[derive(Clone, Copy)]
-struct LocalExecutor;
-
-impl<F: Future<Output = ()> + 'static> Executor<F> for LocalExecutor {
-    fn execute(&self, request: F) {
-        tokio::task::spawn_local(request);
+impl HttpHandler for Observe {
+    async fn handle(&self, request: &mut Request) -> Result<Response, Reset> {
+        if let Some(reason) = &self.denied {
+            // Without the request's body, which may never end.
+            return Ok(Status::unauthenticated(&**reason).into_http());
+        }
+        let (head, body) = mem::take(request).into_parts();
+        let Ok(body) = Limited::new(body, MESSAGE_PREFIX + MAX_REQUEST)
+            .collect()
+            .await
+        else {
+            return Ok(Status::resource_exhausted("incomplete or too large").into_http());
+        };
+        let request = http::Request::from_parts(head, Full::new(body.to_bytes()));
+        let service = GrpcServer::new(self.clone());
+        let mut service = service.max_decoding_message_size(MAX_REQUEST);
+        match service.call(grpc::request(request)).await {
+            Ok(response) => Ok(response.map(Body::local)),
+            Err(never) => match never {},
+        }
     }
 }
 
@@ -181,11 +212,8 @@ impl TapService for Observe {
 
     async fn observe(
         &self,
-        request: Request<ObserveRequest>,
-    ) -> Result<Response<Self::ObserveStream>, Status> {
-        if let Some(reason) = &self.denied {
-            return Err(Status::unauthenticated(&**reason));
-        }
+        request: tonic::Request<ObserveRequest>,
+    ) -> Result<tonic::Response<Self::ObserveStream>, Status> {
         let request = mesh_api::tap::request(request.into_inner())
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let events = self
@@ -196,6 +224,6 @@ impl TapService for Observe {
             let event = events.next().await?;
             Some((Ok(mesh_api::tap::event_to_proto(&event)), events))
         });
-        Ok(Response::new(Box::pin(messages)))
+        Ok(tonic::Response::new(Box::pin(messages)))
     }
 }

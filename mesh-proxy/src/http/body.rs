@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
 
 use super::http1::pool::PoolGuard;
 use super::http2::incoming_body::IncomingBody as Http2Body;
@@ -40,6 +41,8 @@ pub struct Body {
     extras: Option<Box<Extras>>,
     context: Option<BodyContext>,
 }
+
+type LocalBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError>>>;
 
 /// What a message carries besides its content.
 enum BodyContext {
@@ -72,6 +75,8 @@ enum Content {
     Shared(Box<SharedReader>),
     /// A mirror.
     Mirror(Box<MirrorReader>),
+    /// A response that a service of the proxy makes.
+    Local(LocalBody),
 }
 
 /// Attributes that few bodies have, in one allocation.
@@ -128,6 +133,8 @@ pub enum BodyError {
     /// Not seen by a client: the response of a mirror is ignored.
     #[error("the mirrored request has been given up")]
     MirrorGivenUp,
+    #[error("a service of the proxy could not complete its response")]
+    Local(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl BodyError {
@@ -139,7 +146,8 @@ impl BodyError {
             | Self::Http2(_)
             | Self::TimedOut(_)
             | Self::Superseded
-            | Self::MirrorGivenUp => None,
+            | Self::MirrorGivenUp
+            | Self::Local(_) => None,
         }
     }
 
@@ -147,7 +155,7 @@ impl BodyError {
     pub(super) fn is_of_client(&self) -> bool {
         match self {
             Self::Http1(_) | Self::Http2(_) => true,
-            Self::TimedOut(_) | Self::Superseded | Self::MirrorGivenUp => false,
+            Self::TimedOut(_) | Self::Superseded | Self::MirrorGivenUp | Self::Local(_) => false,
         }
     }
 
@@ -155,7 +163,7 @@ impl BodyError {
     pub(super) fn error_code(&self) -> ErrorCode {
         match self {
             Self::Http2(error) => error.error_code().unwrap_or(ErrorCode::INTERNAL_ERROR),
-            Self::Http1(_) => ErrorCode::INTERNAL_ERROR,
+            Self::Http1(_) | Self::Local(_) => ErrorCode::INTERNAL_ERROR,
             // A timeout is not a failure of the peer that receives this code.
             Self::TimedOut(_) | Self::Superseded | Self::MirrorGivenUp => ErrorCode::CANCEL,
         }
@@ -170,7 +178,8 @@ impl GrpcErrorTrailers {
             BodyError::Http1(_)
             | BodyError::Http2(_)
             | BodyError::Superseded
-            | BodyError::MirrorGivenUp => grpc_code::UNAVAILABLE,
+            | BodyError::MirrorGivenUp
+            | BodyError::Local(_) => grpc_code::UNAVAILABLE,
         };
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(grpc::GRPC_STATUS, code.into());
@@ -201,6 +210,19 @@ impl Body {
 
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         Self::from_content(Content::Full(bytes.into()))
+    }
+
+    /// The body of a response that a service of the proxy makes.
+    pub(crate) fn local<B>(body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        let body = body.map_err(|error| BodyError::Local(error.into()));
+        Self::from_content(Content::Local(Box::pin(body)))
     }
 
     pub(super) fn http2(incoming: Http2Body) -> Self {
@@ -303,7 +325,7 @@ impl Body {
             Content::Replay(reader) => reader.has_no_body(),
             Content::Shared(reader) => reader.source().has_no_body(),
             Content::Mirror(reader) => reader.has_no_body(),
-            Content::Http2(_) | Content::Peeked(_) => false,
+            Content::Http2(_) | Content::Peeked(_) | Content::Local(_) => false,
         }
     }
 
@@ -392,6 +414,7 @@ impl Body {
             Content::Peeked(peeked) => ready!(peeked.poll_frame(cx)),
             Content::Shared(reader) => ready!(reader.poll_frame(cx)),
             Content::Mirror(reader) => ready!(reader.poll_frame(cx)),
+            Content::Local(body) => ready!(body.as_mut().poll_frame(cx)),
         };
         if let Some((_, progress)) = self.extras.as_ref().and_then(|e| e.timeouts.as_ref()) {
             progress.record_frame();
@@ -420,6 +443,7 @@ impl Body {
             Content::Peeked(peeked) => peeked.is_end_stream(),
             Content::Shared(reader) => reader.source().is_content_complete(),
             Content::Mirror(reader) => reader.is_end_stream(),
+            Content::Local(body) => body.is_end_stream(),
         }
     }
 
@@ -515,6 +539,7 @@ impl http_body::Body for Body {
             Content::Peeked(_) => SizeHint::default(),
             Content::Shared(reader) => reader.size_hint(),
             Content::Mirror(reader) => size_hint_of(reader.remaining()),
+            Content::Local(body) => body.size_hint(),
         }
     }
 }
@@ -534,6 +559,7 @@ impl std::fmt::Debug for Body {
             Content::Peeked(_) => "peeked",
             Content::Shared(_) => "shared",
             Content::Mirror(_) => "mirror",
+            Content::Local(_) => "local",
         };
         f.debug_tuple("Body").field(&content).finish()
     }

@@ -34,8 +34,10 @@ impl From<&BodyError> for StreamError {
             (BodyError::TimedOut(TimeoutError::Response(_)), _) => Self::ResponseStreamTimeout,
             (BodyError::TimedOut(TimeoutError::Idle(_)), _) => Self::IdleTimeout,
             (BodyError::Superseded | BodyError::MirrorGivenUp, _) => Self::Cancel,
-            (BodyError::Http1(_) | BodyError::Http2(_), Some(reason)) => reason.into(),
-            (BodyError::Http1(_) | BodyError::Http2(_), None) => Self::Io,
+            (BodyError::Http1(_) | BodyError::Http2(_) | BodyError::Local(_), Some(reason)) => {
+                reason.into()
+            }
+            (BodyError::Http1(_) | BodyError::Http2(_) | BodyError::Local(_), None) => Self::Io,
         }
     }
 }

@@ -61,6 +61,13 @@ impl Server {
         }
     }
 
+    /// Returns the server with other settings of HTTP/2.
+    #[must_use]
+    pub(crate) fn with_http2(mut self, change: impl FnOnce(&mut Http2Server)) -> Self {
+        change(&mut self.http2);
+        self
+    }
+
     /// Serves `io`, a connection of the pod's own application, until it ends, with the drain of the
     /// proxy.
     #[cfg(any(test, feature = "fuzzing"))]

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mesh_runtime::admin::Admin;
+use mesh_runtime::drain::Watch;
 use tokio::net::TcpStream;
 
 use super::Inbound;
@@ -16,6 +17,7 @@ use super::error::ConnectionError;
 use super::http::Destination;
 use super::peer::Peer;
 use crate::http::Protocol;
+use crate::http::server::Server;
 use crate::telemetry::labels::{Direction, ServerTls};
 use crate::transport::Io;
 use crate::transport::detect::{self, HttpDetected};
@@ -39,6 +41,12 @@ impl Inbound {
             }
             tracing::info!(%client, error = &error as &dyn std::error::Error, "Admin connection closed");
         }
+    }
+
+    /// Returns the HTTP server of the inbound port, for other services of the proxy, and the drain
+    /// of its connections.
+    pub(crate) fn http_server(&self) -> (Server, Watch) {
+        (self.server.clone(), self.context.drain.clone())
     }
 
     /// Counts an admin connection that was closed in favour of a newer one.

@@ -8,6 +8,7 @@ use mesh_core::labels::Labels;
 use mesh_core::tap::{
     TapDirection, TapEvent, TapEventKind, TapFilter, TapRequest, TapStreamEnd, TextFilter,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tonic::{Code, Status};
@@ -150,6 +151,36 @@ fn observer_that_leaves_ends_its_subscription() {
         drop(events);
         while tap.is_active() {
             tokio::task::yield_now().await;
+        }
+    });
+}
+
+/// As the same flood of any other port. An observer is not trusted with more.
+#[test]
+fn flood_of_settings_ends_the_connection() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let addr = proxy.tap(OBSERVER).await;
+        for is_observer in [false, true] {
+            let tcp = TcpStream::connect(addr).await.unwrap();
+            let mut io = if is_observer {
+                world.connected_as(OBSERVER, tcp).await
+            } else {
+                Io::plain(tcp)
+            };
+            let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+            let flood = [
+                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+                settings.repeat(200),
+            ];
+            io.write_all(&flood.concat()).await.unwrap();
+            io.flush().await.unwrap();
+            let mut received = Vec::new();
+            let _reset = while_time_passes(io.read_to_end(&mut received)).await;
+            // GOAWAY with ENHANCE_YOUR_CALM.
+            let is_calmed = |frame: &[u8]| frame[3] == 7 && frame[13..] == [0, 0, 0, 11];
+            assert!(received.windows(17).any(is_calmed), "{is_observer}");
         }
     });
 }
