@@ -18,9 +18,9 @@ use mesh_test_support::program::Program;
 
 use crate::harness::mesh::Mesh;
 
-/// Sends requests from the pod `app/client` until the program is dropped: one after the other, at
+/// Sends requests from a pod until the program is dropped: one after the other, at
 /// most `rate` a second.
-fn send_requests(mesh: &Mesh, url: &str, rate: u32) -> Program {
+pub(crate) fn send_requests(mesh: &Mesh, pod: &str, url: &str, rate: u32) -> Program {
     let load = format!("curl -sS -o /dev/null --rate {rate}/s {url}?[1-1000000]");
-    mesh.start("app/client", load)
+    mesh.start(pod, load)
 }

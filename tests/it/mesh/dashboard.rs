@@ -28,7 +28,12 @@ asyncio.run(main())
 fn dashboard_shows_statistics_and_live_requests_of_a_local_node() {
     require_root!();
     let mesh = Mesh::up(&[("app.yaml", &manifests::app())]);
-    let _requests = send_requests(&mesh, "http://web.app.svc.cluster.local/teapot", 20);
+    let _requests = send_requests(
+        &mesh,
+        "app/client",
+        "http://web.app.svc.cluster.local/teapot",
+        20,
+    );
     let port = free_address().port().to_string();
     let dashboard = mesh.start_meshctl(format!("local dashboard --show url --port {port}"));
     let line = dashboard.next_line().expect("the URL");

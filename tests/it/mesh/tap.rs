@@ -31,7 +31,8 @@ fn mesh() -> Mesh {
 
 /// Sends requests for two paths until the programs are dropped.
 fn send_to_both_paths(mesh: &Mesh) -> [Program; 2] {
-    ["teapot", "empty"].map(|path| send_requests(mesh, &format!("http://web/{path}"), 20))
+    ["teapot", "empty"]
+        .map(|path| send_requests(mesh, "app/client", &format!("http://web/{path}"), 20))
 }
 
 /// Returns the next document of a tap.

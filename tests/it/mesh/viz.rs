@@ -25,7 +25,7 @@ fn statistics_of_a_local_node_are_those_of_its_load() {
     let mesh = Mesh::up(&[("app.yaml", &manifests::app())]);
     let _requests = LOAD.map(|(path, rate)| {
         let url = format!("http://web.app.svc.cluster.local/{path}");
-        send_requests(&mesh, &url, rate)
+        send_requests(&mesh, "app/client", &url, rate)
     });
 
     eventually("the rate of requests and successes", || {

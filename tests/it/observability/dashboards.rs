@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::panels::{Query, Variables, queries};
 use crate::harness::mesh::Mesh;
 use crate::harness::prometheus::Prometheus;
-use crate::mesh::manifests;
+use crate::mesh::{manifests, send_requests};
 
 /// The number of requests that the load generator sends.
 const REQUESTS: u32 = 3000;
@@ -122,6 +122,12 @@ fn panels_show_what_a_load_generator_counts() {
         prometheus.number(rate).filter(|rate| *rate > 0.0)
     });
 
+    // A proxy forgets a destination that has no requests, and its gauges with it.
+    let _requests = send_requests(&mesh, "shop/client", "http://web.shop/", 10);
+    eventually("the client's proxy balances again", || {
+        let endpoints = r#"outbound_http_balancer_endpoints{parent_name="web"}"#;
+        prometheus.number(&format!("sum({endpoints})"))
+    });
     let mut empty = BTreeSet::new();
     for query in queries(VARIABLES) {
         let Query {
