@@ -27,7 +27,7 @@ pub(super) struct ResponseFraming {
     pub(super) has_body: bool,
     pub(super) keeps_alive: bool,
     request_version: Version,
-    /// The response has `upgrade`, which `connection` lists.
+    /// The connection closes, and `connection` has to list the `upgrade` of the response.
     has_upgrade: bool,
 }
 
@@ -69,19 +69,20 @@ fn choose(
     let (headers_framing, encoder) = choose_headers(info.method, version, (status, headers), size);
     let server_closes =
         headers.contains_key(CONNECTION) && !framing::keeps_alive(Version::HTTP_11, headers);
+    let keeps_alive = info.keeps_alive
+        && !closes
+        && !server_closes
+        && encoder != BodyEncoder::UntilClose
+        // A client of HTTP/1.1 closes after a response of HTTP/1.0.
+        && version == info.version;
     ResponseFraming {
         version,
         headers: headers_framing,
         encoder,
         has_body: !(info.method == RequestMethod::Head || framing::never_has_body(status)),
-        keeps_alive: info.keeps_alive
-            && !closes
-            && !server_closes
-            && encoder != BodyEncoder::UntilClose
-            // A client of HTTP/1.1 closes after a response of HTTP/1.0.
-            && version == info.version,
+        keeps_alive,
         request_version: info.version,
-        has_upgrade: headers.contains_key(UPGRADE),
+        has_upgrade: !keeps_alive && headers.contains_key(UPGRADE),
     }
 }
 
