@@ -20,10 +20,10 @@ const HTTP_10_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.0; absolu
 const HTTP_11_ABSOLUTE: HeaderValue = HeaderValue::from_static("HTTP/1.1; absolute-form");
 const ABSOLUTE_FORM: &str = "absolute-form";
 
-/// Of a response without a body, as to HEAD: it has `transfer-encoding: chunked`.
+/// A response without a body, as to HEAD, has `transfer-encoding: chunked`.
 const CHUNKED: &str = "chunked";
 
-/// Of a 426: the protocols in its `upgrade`.
+/// The protocols in the `upgrade` of a 426 follow.
 const PROTOCOLS: &str = "upgrade=";
 
 /// Whether a request can be carried over HTTP/2. Upgrades and `CONNECT` need their own connection,

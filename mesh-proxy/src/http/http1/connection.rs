@@ -79,8 +79,8 @@ struct Inner {
     output: WriteBuffer,
     /// The connection's task, while it waits until the body is no longer in use.
     connection_task: Option<Waker>,
-    /// Of an accepted connection: where the end of the client's stream and the failure of its
-    /// connection are passed on.
+    /// Learns of the end of the client's stream and of the failure of its connection. Only an
+    /// accepted connection has one.
     upstream: Option<UpstreamStream>,
     /// Of an accepted connection: the exchange ends without a response.
     is_abandoned: bool,
@@ -244,7 +244,7 @@ impl Connection {
         let inner = &mut *self.inner();
         let flushed = inner.output.poll_flush(&mut inner.io, cx);
         if let Poll::Ready(Err(_)) = &flushed {
-            inner.fail_client();
+            inner.record_failure();
         }
         ready!(flushed.map_err(Error::Write))?;
         if inner.sending == (Sending::Closing { is_complete: true }) {
@@ -450,7 +450,7 @@ impl Inner {
             // A header or trailer section is refused before this.
             Ok(Fill::Full) => return Poll::Ready(Err(MessageError::HeadersTooLarge.into())),
             Err(error) => {
-                self.fail_client();
+                self.record_failure();
                 return Poll::Ready(Err(Error::Read(error)));
             }
         };

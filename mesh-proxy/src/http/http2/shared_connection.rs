@@ -101,8 +101,7 @@ impl SharedConnection {
             // A statement of its own, because the upstream may be borrowed below.
             let next = self.connection().next_client_closed();
             let Some(id) = next else { return };
-            let upstream = self.0.upstreams.borrow_mut().remove(&id);
-            if let Some(upstream) = upstream {
+            if let Some(upstream) = self.take_upstream(id) {
                 upstream.close();
             }
         }
@@ -111,13 +110,17 @@ impl SharedConnection {
     /// Passes on that the stream of a request has failed with the connection of its HTTP/1 client,
     /// or with the connection of the previous proxy.
     fn pass_failure_on(&self, id: StreamId, failure: &Error) {
-        if matches!(failure, Error::Reset(CLIENT_FAILED) | Error::Io(_)) {
-            // A statement of its own, because the upstream may be borrowed below.
-            let upstream = self.0.upstreams.borrow_mut().remove(&id);
-            if let Some(upstream) = upstream {
-                upstream.reset();
-            }
+        if matches!(failure, Error::Reset(CLIENT_FAILED) | Error::Io(_))
+            && let Some(upstream) = self.take_upstream(id)
+        {
+            upstream.reset();
         }
+    }
+
+    /// Removes the exchange of a request with its server, if it is registered. Releases the borrow
+    /// before the caller uses it.
+    fn take_upstream(&self, id: StreamId) -> Option<UpstreamStream> {
+        self.0.upstreams.borrow_mut().remove(&id)
     }
 
     /// Returns the two halves of a stream. To be called once per stream.

@@ -113,8 +113,8 @@ impl CloseExchange for Connection {
 }
 
 impl Inner {
-    /// Records that the connection of the client has failed, and passes it on.
-    pub(super) fn fail_client(&mut self) {
+    /// Records that the connection has failed, and passes the failure of a client on.
+    pub(super) fn record_failure(&mut self) {
         self.has_failed = true;
         if let Some(upstream) = self.upstream.take() {
             upstream.reset();
