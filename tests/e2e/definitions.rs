@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use mesh_test_support::cluster::Cluster;
-use mesh_test_support::command::{Words as _, feed, output_text};
 use serde_json::Value;
+
+use crate::validation::submit;
 
 /// The definitions on the cluster. Dropping it deletes them.
 struct Definitions<'a> {
@@ -35,20 +36,15 @@ fn api_server_validates_resources() {
         return;
     };
     let _installed = Definitions::install(&cluster);
-    let submit = |document: &str| {
-        let args = "apply --dry-run=server --validate=strict -f -";
-        let output = feed(cluster.program("kubectl").args(args.words()), document);
-        (output.status.success(), output_text(&output))
-    };
     for document in documents("accepted.yaml") {
-        let (is_accepted, message) = submit(&document);
+        let (is_accepted, message) = submit(&cluster, &document);
         assert!(is_accepted, "rejected: {message}\n{document}");
     }
     for document in documents("refused.yaml") {
         let object: Value = serde_norway::from_str(&document).expect("YAML");
         let expected = object["metadata"]["annotations"]["refused"].as_str();
         let expected = expected.expect("the annotation `refused`");
-        let (is_accepted, message) = submit(&document);
+        let (is_accepted, message) = submit(&cluster, &document);
         assert!(!is_accepted, "accepted:\n{document}");
         assert!(
             message.contains(expected),

@@ -53,7 +53,7 @@ fn api_server_gives_verdicts_of_validators() {
         &json!({"podSelector": {}, "port": 80}),
     );
     eventually("the webhook admits a valid object", || {
-        let (admitted, output) = submit(&cluster, &valid);
+        let (admitted, output) = submit(&cluster, &valid.to_string());
         if admitted { Ok(()) } else { Err(output) }
     });
 
@@ -76,7 +76,7 @@ fn api_server_gives_verdicts_of_validators() {
                 &case.annotations,
                 &spec,
             );
-            let (admitted, output) = submit(&cluster, &object);
+            let (admitted, output) = submit(&cluster, &object.to_string());
             if let Some(problem) = problem(&case.because, admitted, &output) {
                 wrong.push(format!("{} {}: {problem}", corpus.kind, case.name));
             }
@@ -130,13 +130,10 @@ fn object(
     object
 }
 
-/// Returns whether the API server would store the object, and its message.
-fn submit(cluster: &Cluster, object: &Value) -> (bool, String) {
+/// Returns whether the API server would store the object of a manifest, and its message.
+pub(crate) fn submit(cluster: &Cluster, manifest: &str) -> (bool, String) {
     let args = "apply --dry-run=server --validate=strict -f -";
-    let output = feed(
-        cluster.program("kubectl").args(args.words()),
-        &object.to_string(),
-    );
+    let output = feed(cluster.program("kubectl").args(args.words()), manifest);
     (output.status.success(), output_text(&output))
 }
 
