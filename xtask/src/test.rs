@@ -104,7 +104,7 @@ fn run_suites(root: &Path, named: &[String], options: &TestOptions) -> anyhow::R
     Ok(status)
 }
 
-/// A part of the tests. Its arguments are the tally it counts in.
+/// A part of the tests. It counts in the tally.
 type Part<'a> = Box<dyn FnOnce(&mut Tally) -> anyhow::Result<()> + Send + 'a>;
 
 /// Runs all tests, in two parts at any time. The end-to-end tests mostly wait for their cluster.
