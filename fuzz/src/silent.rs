@@ -48,12 +48,9 @@ async fn open(
         proxy.set_nonblocking(true).expect("a socket");
         let tcp = TcpStream::from_std(OwnedFd::from(proxy).into()).expect("a runtime");
         clients.push(OwnedFd::from(client));
-        drop(spawn_local(inbound.clone().serve(AcceptedConnection {
-            tcp,
-            peer: ([192, 0, 2, 7], 40_000).into(),
-            local: target,
-            original_dst: target,
-        })));
+        let peer = ([192, 0, 2, 7], 40_000).into();
+        let accepted = AcceptedConnection::new(tcp, peer, target, target);
+        drop(spawn_local(inbound.clone().serve(accepted)));
     }
     let mut applications = Vec::new();
     for _ in 0..count {

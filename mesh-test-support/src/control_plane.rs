@@ -87,6 +87,8 @@ where
     let services = Services(script);
     let service = tower::service_fn(move |request| services.clone().route(request));
     let _end = http2::Builder::new(TokioExecutor::new())
+        // The length of an encoded date depends on the date, and a simulation repeats lengths.
+        .auto_date_header(false)
         .serve_connection(TokioIo::new(io), TowerToHyperService::new(service))
         .await;
 }

@@ -1,10 +1,8 @@
 //! The receiver's flow-control windows and stream resets, which an attacker has to respect to stay
 //! within the protocol.
 
-use super::bytes::{Frame, RST_STREAM, SETTINGS, WINDOW_UPDATE, parse_frame};
+use super::bytes::{Frame, RST_STREAM, SETTINGS, WINDOW, WINDOW_UPDATE, parse_frame};
 
-/// Initial size of every window (RFC 9113, section 6.9.2).
-const WINDOW: i64 = 65_535;
 const INITIAL_WINDOW_SIZE: u16 = 0x4;
 
 /// The windows of a connection and of the one stream on it that carries data.
@@ -28,8 +26,8 @@ impl Default for FlowControl {
     fn default() -> Self {
         Self {
             unread: Vec::new(),
-            connection: WINDOW,
-            initial: WINDOW,
+            connection: i64::from(WINDOW),
+            initial: i64::from(WINDOW),
             stream: None,
         }
     }
@@ -73,10 +71,10 @@ impl FlowControl {
 
     fn apply(&mut self, frame: &Frame<'_>) {
         let stream = self.stream.as_mut();
-        let stream = stream.filter(|stream| stream.id == frame.stream);
+        let stream = stream.filter(|stream| stream.id == frame.stream_id());
         match (frame.kind, stream) {
             (WINDOW_UPDATE, Some(stream)) => stream.window += increment(frame),
-            (WINDOW_UPDATE, None) if frame.stream == 0 => self.connection += increment(frame),
+            (WINDOW_UPDATE, None) if frame.stream_id() == 0 => self.connection += increment(frame),
             (RST_STREAM, Some(_)) => self.stream = None,
             (SETTINGS, _) => self.set(frame.payload),
             _ => (),
