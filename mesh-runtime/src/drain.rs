@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use mesh_planted::Bug;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -59,7 +60,9 @@ pub fn channel() -> (Drain, Watch) {
 impl Drain {
     /// Notifies all watches and waits for them, at most `grace`.
     pub async fn drain(self, grace: Duration) -> Outcome {
-        self.started.cancel();
+        if !Bug::DrainIgnored.is_planted() {
+            self.started.cancel();
+        }
         self.holders.close();
         match tokio::time::timeout(grace, self.holders.wait()).await {
             Ok(()) => Outcome::Complete,

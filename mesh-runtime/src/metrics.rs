@@ -14,7 +14,8 @@
 //!   something that exists and is removed with its last handle.
 //! * **Clients do not determine the number of series.** A label whose value comes from outside is
 //!   marked ([`Labels::push_outside`]), and a family has series for at most [`MAX_OUTSIDE`] such
-//!   values at a time. The others are counted together, under [`OTHER`].
+//!   values at a time, and [`MAX_IDENTITIES`] identities ([`Labels::push_identity`]). The others
+//!   are counted together, under [`OTHER`].
 //!
 //! There are three formats ([`Format`]): Prometheus' text format, by the library, OpenMetrics,
 //! which adds exemplars, and Prometheus' protobuf format, which adds native histograms too.
@@ -42,7 +43,7 @@ use tokio::time::Instant;
 pub use self::cell::{Counter, Gauge, Histogram};
 pub use self::exemplar::{Exemplar, Exemplars};
 use self::family::Family;
-pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_OUTSIDE};
+pub use self::family::{CounterFamily, GaugeFamily, HistogramFamily, MAX_IDENTITIES, MAX_OUTSIDE};
 pub use self::labels::{Labels, OTHER};
 use self::snapshot::{Buckets, FamilySnapshot, Samples};
 

@@ -8,7 +8,11 @@
 
 use std::fmt;
 use std::future::Future;
+#[cfg(feature = "simulation")]
+use std::sync::Arc;
 
+#[cfg(feature = "simulation")]
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -16,6 +20,9 @@ use tokio::task::JoinHandle;
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     exits: mpsc::UnboundedSender<TaskExit>,
+    // Locked while a task is added, and when the process is killed.
+    #[cfg(feature = "simulation")]
+    tasks: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
 }
 
 /// The receiver of task exits, for `main`.
@@ -43,7 +50,12 @@ pub struct TaskGuard {
 /// once in its life.
 pub fn supervisor() -> (Supervisor, TaskMonitor) {
     let (tx, rx) = mpsc::unbounded_channel();
-    (Supervisor { exits: tx }, TaskMonitor { exits: rx })
+    let supervisor = Supervisor {
+        exits: tx,
+        #[cfg(feature = "simulation")]
+        tasks: Arc::default(),
+    };
+    (supervisor, TaskMonitor { exits: rx })
 }
 
 impl Supervisor {
@@ -53,10 +65,19 @@ impl Supervisor {
         F: Future<Output = ()> + Send + 'static,
     {
         let guard = self.watch(name);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             future.await;
             drop(guard);
-        })
+        });
+        #[cfg(feature = "simulation")]
+        self.tasks.lock().push(task.abort_handle());
+        task
+    }
+
+    /// Aborts all tasks, as SIGKILL ends the threads of a process.
+    #[cfg(feature = "simulation")]
+    pub fn kill(&self) {
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
 
     /// Returns a guard that makes its holder essential.

@@ -4,12 +4,12 @@
 //! the sum of a histogram without the latest observation. The process makes no decision by these
 //! numbers.
 
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::exemplar::{Exemplar, ExemplarSlot, Exemplars, StoredExemplar};
 use super::native::{NativeCell, NativeSnapshot};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicI64, AtomicU64, OnceLock};
 
 /// A monotonically increasing number.
 #[derive(Clone, Debug)]
@@ -200,6 +200,10 @@ impl HistogramCell {
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 

@@ -5,9 +5,10 @@
 //! skips its exemplar, and a reader that finds a writer omits the exemplar from this scrape. An
 //! exemplar is a sample of many, so that a missing one does not matter.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU64, fence};
 
 /// The span that a value was observed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +118,10 @@ fn unix_millis(at: SystemTime) -> u64 {
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,8 +10,10 @@ use tokio::time::Instant;
 
 use super::cell::{Counter, Gauge, Histogram, HistogramCell};
 use super::exemplar::Exemplars;
-use super::labels::Labels;
+use super::labels::{Labels, Origin};
 use super::snapshot::{Buckets, FamilySnapshot, Samples};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicI64, AtomicU64};
 
 /// Counters of one name.
 #[derive(Clone, Debug)]
@@ -59,8 +59,9 @@ struct Map<C> {
     /// The map is swept at this size, so that a process that is never scraped does not accumulate
     /// unused series.
     sweep_at: usize,
-    /// Sets of outside values that series have, at most [`MAX_OUTSIDE`].
-    outside: BTreeSet<Vec<Arc<str>>>,
+    /// Sets of values that series have, by [`Origin`]: at most [`MAX_OUTSIDE`] and
+    /// [`MAX_IDENTITIES`].
+    admitted: [BTreeSet<Vec<Arc<str>>>; Origin::ALL.len()],
     swept_at: Instant,
 }
 
@@ -75,6 +76,12 @@ struct Series<C> {
 /// family have; further ones are counted under [`super::labels::OTHER`]. Honest clients of one pod
 /// use a handful. A family that is full of them takes about 100 KiB, and as much of a scrape.
 pub const MAX_OUTSIDE: usize = 256;
+
+/// Maximum number of different identities of peers that the series of one family have; further ones
+/// are counted under [`super::labels::OTHER`]. A family of counters that is full of them takes
+/// 300 KiB. A service that more workloads call is not known, and a user who may create
+/// ServiceAccounts has any number of identities.
+pub const MAX_IDENTITIES: usize = 1024;
 
 /// A full family checks at this interval whether series can be removed.
 const SWEEP_FULL: Duration = Duration::from_secs(10);
@@ -197,7 +204,7 @@ impl<C> SeriesMap<C> {
             map: Mutex::new(Map {
                 series: BTreeMap::new(),
                 sweep_at: MIN_SWEEP,
-                outside: BTreeSet::new(),
+                admitted: Default::default(),
                 swept_at: Instant::now(),
             }),
         }
@@ -250,21 +257,37 @@ impl<C> Map<C> {
         Some(series.cell.clone())
     }
 
-    /// Returns the labels of a new series: without its outside values when the family has too many.
+    /// Returns the labels of a new series: without its values of an origin when the family has too
+    /// many of it.
     fn admit<'a>(&mut self, labels: &'a Labels, retain: Duration) -> Cow<'a, Labels> {
-        let values = labels.outside();
-        if values.is_empty() || self.outside.contains(&values) {
-            return Cow::Borrowed(labels);
+        let mut labels = Cow::Borrowed(labels);
+        for origin in Origin::ALL {
+            if !self.admits(&labels, origin, retain) {
+                labels = Cow::Owned(labels.without_values_of(origin));
+            }
         }
+        labels
+    }
+
+    fn admits(&mut self, labels: &Labels, origin: Origin, retain: Duration) -> bool {
+        let values = labels.values_of(origin);
+        if values.is_empty() || self.admitted[origin as usize].contains(&values) {
+            return true;
+        }
+        let limit = match origin {
+            Origin::Outside => MAX_OUTSIDE,
+            Origin::Identity => MAX_IDENTITIES,
+        };
+        let is_full = |map: &Self| map.admitted[origin as usize].len() >= limit;
         let now = Instant::now();
-        if self.outside.len() >= MAX_OUTSIDE && now.duration_since(self.swept_at) >= SWEEP_FULL {
+        if is_full(self) && now.duration_since(self.swept_at) >= SWEEP_FULL {
             self.sweep(now, retain);
         }
-        if self.outside.len() >= MAX_OUTSIDE {
-            return Cow::Owned(labels.without_outside());
+        if is_full(self) {
+            return false;
         }
-        self.outside.insert(values);
-        Cow::Borrowed(labels)
+        self.admitted[origin as usize].insert(values);
+        true
     }
 
     /// Only the map owns the cell of an orphaned series, and resolving it again takes the map's
@@ -279,9 +302,13 @@ impl<C> Map<C> {
             now.duration_since(since) < retain
         });
         self.swept_at = now;
-        if !self.outside.is_empty() {
-            self.outside = self.series.keys().map(Labels::outside).collect();
-            self.outside.remove(&Vec::new());
+        for origin in Origin::ALL {
+            let admitted = &mut self.admitted[origin as usize];
+            if !admitted.is_empty() {
+                let series = self.series.keys();
+                *admitted = series.map(|labels| labels.values_of(origin)).collect();
+                admitted.remove(&Vec::new());
+            }
         }
     }
 }

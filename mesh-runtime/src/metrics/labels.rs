@@ -17,8 +17,17 @@ pub struct Labels {
     /// The pairs of the set that this one extends; they come first.
     base: Option<Arc<Pairs>>,
     own: Arc<Pairs>,
-    /// Bit n is set when the value of pair n comes from outside.
-    outside: u64,
+    /// The pairs whose values peers choose, by [`Origin`]: bit n is set for pair n.
+    marked: [u64; Origin::ALL.len()],
+}
+
+/// Where a value comes from whose number in a family is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Anyone may choose it.
+    Outside,
+    /// It is the identity of a peer with a certificate.
+    Identity,
 }
 
 type Pairs = Vec<(Cow<'static, str>, Arc<str>)>;
@@ -58,48 +67,62 @@ impl Labels {
     /// server that it connects to. A family has a limited number of series for such values; see
     /// [`super::MAX_OUTSIDE`].
     pub fn push_outside(&mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) {
-        self.outside |= bit(self.pairs().count());
+        self.push_marked(Origin::Outside, name.into(), value.into());
+    }
+
+    /// Adds one pair whose value is the identity of a peer with a certificate. A family has a
+    /// limited number of series for such values; see [`super::MAX_IDENTITIES`].
+    pub fn push_identity(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Arc<str>>,
+    ) {
+        self.push_marked(Origin::Identity, name.into(), value.into());
+    }
+
+    fn push_marked(&mut self, origin: Origin, name: Cow<'static, str>, value: Arc<str>) {
+        self.marked[origin as usize] |= bit(self.pairs().count());
         self.push(name, value);
     }
 
     /// Adds all pairs of another set at the end.
     pub fn extend(&mut self, other: &Labels) {
         for (n, (name, value)) in other.pairs().enumerate() {
-            if other.is_outside(n) {
-                self.push_outside(name.clone(), value.clone());
-            } else {
-                self.push(name.clone(), value.clone());
+            match other.origin(n) {
+                Some(origin) => self.push_marked(origin, name.clone(), value.clone()),
+                None => self.push(name.clone(), value.clone()),
             }
         }
     }
 
-    /// Returns the outside values.
-    pub(super) fn outside(&self) -> Vec<Arc<str>> {
-        if self.outside == 0 {
+    /// Returns the values of this origin.
+    pub(super) fn values_of(&self, origin: Origin) -> Vec<Arc<str>> {
+        if self.marked[origin as usize] == 0 {
             return Vec::new();
         }
         self.pairs()
             .enumerate()
-            .filter(|(n, _)| self.is_outside(*n))
+            .filter(|(n, _)| self.origin(*n) == Some(origin))
             .map(|(_, (_, value))| value.clone())
             .collect()
     }
 
-    /// Returns this set with [`OTHER`] instead of its outside values, as a set without any.
-    pub(super) fn without_outside(&self) -> Self {
+    /// Returns this set with [`OTHER`] instead of the values of this origin, as a set without any.
+    pub(super) fn without_values_of(&self, origin: Origin) -> Self {
         let mut labels = Self::new();
         for (n, (name, value)) in self.pairs().enumerate() {
-            if self.is_outside(n) {
-                labels.push(name.clone(), OTHER);
-            } else {
-                labels.push(name.clone(), value.clone());
+            match self.origin(n) {
+                Some(own) if own == origin => labels.push(name.clone(), OTHER),
+                Some(other) => labels.push_marked(other, name.clone(), value.clone()),
+                None => labels.push(name.clone(), value.clone()),
             }
         }
         labels
     }
 
-    fn is_outside(&self, n: usize) -> bool {
-        self.outside & bit(n) != 0
+    fn origin(&self, n: usize) -> Option<Origin> {
+        let mut origins = Origin::ALL.into_iter();
+        origins.find(|origin| self.marked[*origin as usize] & bit(n) != 0)
     }
 
     /// The pairs in print order.
@@ -114,6 +137,10 @@ impl Labels {
             .flat_map(|base| base.iter())
             .chain(&*self.own)
     }
+}
+
+impl Origin {
+    pub(super) const ALL: [Self; 2] = [Self::Outside, Self::Identity];
 }
 
 /// Sets with more pairs than bits have all later values marked.

@@ -6,8 +6,8 @@
 //! bucket of the fixed one's upper bound: rates and quantiles of a range begin with that scrape,
 //! and are exact.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
 
 /// The schema: a power of two has this many buckets as its binary logarithm says, so that bounds
 /// are 9 % apart.
@@ -121,6 +121,7 @@ fn index(value: f64) -> Option<usize> {
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

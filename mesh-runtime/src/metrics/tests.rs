@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::labels::Origin;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -224,20 +225,59 @@ async fn outside_values_beyond_the_limit_are_counted_together() {
     drop(kept);
 }
 
+/// Neither kind of values takes places of the other.
+#[tokio::test(start_paused = true)]
+async fn identities_beyond_their_limit_are_counted_together() {
+    let registry = Registry::new();
+    let opened = registry.counter_family("open_total", "Opened");
+    let labels = |port: usize, client: usize| {
+        let mut labels = Labels::new();
+        labels.push_outside("port", port.to_string());
+        labels.push_identity("client_id", format!("{client}.test"));
+        labels
+    };
+    for n in 0..MAX_OUTSIDE {
+        opened.with(&labels(n, 0)).inc();
+    }
+    for n in 0..2 * MAX_IDENTITIES {
+        opened.with(&labels(0, n)).inc();
+    }
+    opened.with(&labels(MAX_OUTSIDE, 1)).inc();
+    opened.with(&labels(MAX_OUTSIDE, MAX_IDENTITIES)).inc();
+    let text = text(&registry);
+    let series = MAX_OUTSIDE + (MAX_IDENTITIES - 1) + 3;
+    let lines = text.lines().filter(|line| line.starts_with("open_total{"));
+    assert_eq!(lines.count(), series);
+    for (labels, count) in [
+        (r#"port="0",client_id="(other)""#, MAX_IDENTITIES),
+        (r#"port="(other)",client_id="1.test""#, 1),
+        (r#"port="(other)",client_id="(other)""#, 1),
+    ] {
+        let line = format!("open_total{{{labels}}} {count}");
+        assert!(text.lines().any(|found| found == line), "{line}");
+    }
+}
+
 #[test]
 fn outside_marks_are_kept_in_derived_sets() {
     let mut labels = Labels::new().with("a", "1");
     labels.push_outside("sni", "x.test");
+    labels.push_identity("client_id", "y.test");
     let derived = labels.clone().with("b", "2");
     let mut extended = Labels::new().with("error", "none");
     extended.extend(&derived);
     for (set, expected) in [
-        (labels, "a=1 sni=(other)"),
-        (derived, "a=1 sni=(other) b=2"),
-        (extended, "error=none a=1 sni=(other) b=2"),
+        (labels, "a=1 sni=(other) client_id=(other)"),
+        (derived, "a=1 sni=(other) client_id=(other) b=2"),
+        (extended, "error=none a=1 sni=(other) client_id=(other) b=2"),
     ] {
-        let set = set.without_outside();
-        assert!(set.outside().is_empty(), "it takes no place of theirs");
+        let set = set.without_values_of(Origin::Outside);
+        assert_eq!(set.values_of(Origin::Identity), ["y.test".into()]);
+        let set = set.without_values_of(Origin::Identity);
+        for origin in Origin::ALL {
+            let is_empty = set.values_of(origin).is_empty();
+            assert!(is_empty, "it takes no place of theirs");
+        }
         let pairs: Vec<_> = set
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
