@@ -128,10 +128,12 @@ fn in_tcp(
         FLAGS_UNIT => return Some(unparsed),
         _ => return None,
     }
-    let (Some(port), Some(flags)) = (
-        packet.half(header + TCP_PORT_OFFSET),
-        packet.byte(header + TCP_FLAGS_OFFSET),
-    ) else {
+    // One after the other: with both loaded before the first test, the verifier of Linux 6.1
+    // follows a path that uses the port without having loaded it.
+    let Some(port) = packet.half(header + TCP_PORT_OFFSET) else {
+        return Some(unparsed);
+    };
+    let Some(flags) = packet.byte(header + TCP_FLAGS_OFFSET) else {
         return Some(unparsed);
     };
     (flags & (SYN | ACK) == SYN).then_some(TcpSyn { port, ..unparsed })
