@@ -111,6 +111,8 @@ pub struct Connection {
     field_block: Option<Box<PartialFieldBlock>>,
     /// Number of field blocks that have begun. Wraps.
     field_blocks: u32,
+    /// The stream of the last of them.
+    last_field_block: u32,
     /// The advertised SETTINGS_MAX_FRAME_SIZE.
     max_frame_size: u32,
 
@@ -187,6 +189,7 @@ impl Connection {
             decoder: Decoder::new(),
             field_block: None,
             field_blocks: 0,
+            last_field_block: 0,
             max_frame_size: config.max_frame_size.unwrap_or(frame::MIN_MAX_FRAME_SIZE),
             output: Output::new(config.buffers),
             output_limit: config.output_limit.unwrap_or(send::DEFAULT_OUTPUT_LIMIT),
@@ -298,6 +301,11 @@ impl Connection {
 
     fn wake_driver(&mut self) {
         wake(&mut self.driver);
+    }
+
+    /// The role of the local endpoint.
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     /// Returns the next stream that the client has opened.

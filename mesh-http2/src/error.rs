@@ -131,10 +131,17 @@ pub enum LimitExceeded {
 }
 
 impl Error {
-    /// Whether the connection ended before the outcome of the stream was known, without an error
-    /// that either endpoint found in what the other had sent.
+    /// Whether the connection has ended, with or without an error of either endpoint, and the peer
+    /// has said nothing about the stream.
     pub fn is_connection_lost(&self) -> bool {
-        matches!(self, Self::Unprocessed(_) | Self::Closed | Self::Io(_))
+        match self {
+            Self::PeerGoAway(_)
+            | Self::ConnectionError(..)
+            | Self::LimitExceeded(_)
+            | Self::Closed
+            | Self::Io(_) => true,
+            Self::Reset(_) | Self::StreamError(..) | Self::Unprocessed(_) => false,
+        }
     }
 
     /// The error code that was received or sent with it.

@@ -1,5 +1,7 @@
 //! Encoding and decoding of frames (RFC 9113, sections 4 and 6).
 
+use mesh_planted::Bug;
+
 use crate::error::ErrorCode;
 
 /// A frame header (RFC 9113, section 4.1).
@@ -231,7 +233,7 @@ pub(crate) fn finish_headers(
         let header = FrameHeader {
             length: fragment.len() as u32,
             kind: CONTINUATION,
-            flags: if fragments.peek().is_none() {
+            flags: if fragments.peek().is_none() && !Bug::ContinuationEndLost.is_planted() {
                 END_HEADERS
             } else {
                 0

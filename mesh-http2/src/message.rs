@@ -8,6 +8,7 @@ use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
 };
+use mesh_planted::Bug;
 
 use crate::hpack::{Encoder, Field, PseudoHeader};
 use crate::raw_target::RawTarget;
@@ -85,6 +86,9 @@ impl FieldSection {
         let Field::Regular(name, value) = field else {
             return;
         };
+        if Bug::Http2RepeatedFieldLost.is_planted() {
+            self.headers.remove(&name);
+        }
         if self.headers.len() >= max_fields {
             self.reject(FieldSectionLimit::FieldCount);
         } else if self.headers.try_append(name, value).is_err() {
@@ -224,6 +228,11 @@ fn parse_path(
     // The parser of URIs discards a fragment.
     if !(path.starts_with(b"/") || is_asterisk()) || path.contains(&b'#') {
         return Err(INVALID);
+    }
+    // Without another reference, the bytes of nearly all paths become the URI's as they are.
+    if !RawTarget::is_possible(&path) {
+        let path = PathAndQuery::from_maybe_shared(path).map_err(|_invalid| INVALID)?;
+        return Ok((path, None));
     }
     if let Ok(path) = PathAndQuery::from_maybe_shared(path.clone()) {
         return Ok((path, None));

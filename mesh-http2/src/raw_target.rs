@@ -42,6 +42,12 @@ impl RawTarget {
         Some((Self { raw, escaped }, whole.into()))
     }
 
+    /// Whether a path contains a byte that some part of a URI must not contain.
+    pub(crate) fn is_possible(path: &[u8]) -> bool {
+        let mut bytes = path.iter();
+        bytes.any(|byte| is_raw(*byte, false) || is_raw(*byte, true))
+    }
+
     /// Returns the path and query that the client has sent, if `uri` still represents them.
     pub fn of_uri(&self, uri: &Uri) -> Option<&Bytes> {
         let path = uri.path_and_query()?;

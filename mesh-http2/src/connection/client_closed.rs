@@ -32,7 +32,8 @@ impl Connection {
         self.add_work(self.streams.len());
         let is_due = |stream: &Stream| stream.is_client_closed && !stream.is_closed();
         let due = self.streams.iter().filter(|(_, stream)| is_due(stream));
-        let ids: Vec<u32> = due.map(|(id, _)| *id).collect();
+        let mut ids: Vec<u32> = due.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
         for id in ids {
             self.write_client_closed(id);
         }

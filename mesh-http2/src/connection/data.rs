@@ -1,5 +1,7 @@
 //! DATA frames and the release of flow-control capacity.
 
+use mesh_planted::Bug;
+
 use super::Connection;
 use super::receive::{BYTES_PER_WORK, ReadState, ReceiveError};
 use crate::error::ErrorCode;
@@ -94,10 +96,11 @@ impl Connection {
             return Ok(0);
         }
         let remaining = header.length;
+        let is_split = bytes.len() < remaining as usize;
         self.input = ReadState::Data {
             stream,
             remaining,
-            ends_stream,
+            ends_stream: ends_stream && !(is_split && Bug::SplitDataLosesEnd.is_planted()),
         };
         Ok(0)
     }
@@ -122,7 +125,9 @@ impl Connection {
         });
         let stream = is_accepted.then_some(header.stream);
         let padding = (payload.len() - data.len()) as u32;
-        self.release_capacity(stream, padding);
+        if !Bug::PaddingNotReturned.is_planted() {
+            self.release_capacity(stream, padding);
+        }
         self.receive_data(stream, data, header.ends_stream())
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use mesh_planted::Bug;
+
 use super::receive::ReceiveError;
 use super::{Connection, GOAWAY_PING_PAYLOAD, PendingInput, Role};
 use crate::error::{Error, ErrorCode, LimitExceeded};
@@ -182,6 +184,9 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
+        if Bug::PeerResetIgnored.is_planted() {
+            return Ok(());
+        }
         stream.fail(Error::Reset(code));
         if self.remove_unaccepted(id) {
             self.pending_accept_resets += 1;
@@ -202,13 +207,16 @@ impl Connection {
             return;
         }
         let has_owner = stream.has_owner();
-        if std::mem::take(&mut stream.is_counted) {
+        let is_leaked = stream.failure.is_some() && Bug::StreamPermitLeak.is_planted();
+        if std::mem::take(&mut stream.is_counted) && !is_leaked {
             if self.is_peer_initiated(id) {
                 self.open_peer_streams -= 1;
             } else {
                 self.open_local_streams -= 1;
             }
-            self.wake_open_wakers();
+            if !Bug::LostWakeUpOfStreamLimit.is_planted() {
+                self.wake_open_wakers();
+            }
             if self.open_peer_streams + self.open_local_streams == 0 {
                 // The driver of a graceful shutdown waits for the last stream.
                 self.wake_driver();
@@ -240,7 +248,7 @@ impl Connection {
 
     /// Sends the final GOAWAY of a graceful shutdown, unless it was sent.
     pub(super) fn send_final_goaway(&mut self) {
-        if self.goaway == GoAwayState::Notice {
+        if self.goaway == GoAwayState::Notice && !Bug::FinalGoAwayLost.is_planted() {
             self.goaway = GoAwayState::Final(self.last_peer_stream);
             self.write_goaway(self.last_peer_stream, ErrorCode::NO_ERROR, "");
         }
@@ -321,8 +329,7 @@ impl Connection {
             return;
         }
         self.failure = Some(error.clone());
-        let ids: Vec<u32> = self.streams.keys().copied().collect();
-        for id in ids {
+        for id in self.sorted_ids(|_| true) {
             if let Some(stream) = self.streams.get_mut(&id)
                 && !stream.is_closed()
             {
@@ -341,9 +348,12 @@ impl Connection {
     /// Applies the peer's GOAWAY: streams after `last` were not processed.
     pub(super) fn fail_unprocessed_streams(&mut self, last: u32, code: ErrorCode) {
         self.peer_goaway = Some((last, code));
-        let after = |id: &u32| *id > last && !self.is_peer_initiated(*id);
-        let ids: Vec<u32> = self.streams.keys().copied().filter(after).collect();
-        for id in ids {
+        let first = match () {
+            () if Bug::GoAwayIgnored.is_planted() => u32::MAX,
+            () if Bug::GoAwayFailsLastStream.is_planted() => last,
+            () => last + 1,
+        };
+        for id in self.sorted_ids(|id| id >= first && !self.is_peer_initiated(id)) {
             if let Some(stream) = self.streams.get_mut(&id)
                 && !stream.is_closed()
             {
@@ -353,5 +363,14 @@ impl Connection {
         }
         self.wake_open_wakers();
         self.wake_driver();
+    }
+
+    /// Returns the included streams in ascending order, for their tasks to be woken in it. The
+    /// map's own order differs from process to process.
+    fn sorted_ids(&self, includes: impl Fn(u32) -> bool) -> Vec<u32> {
+        let ids = self.streams.keys().copied();
+        let mut ids: Vec<u32> = ids.filter(|id| includes(*id)).collect();
+        ids.sort_unstable();
+        ids
     }
 }

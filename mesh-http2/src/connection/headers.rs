@@ -1,6 +1,7 @@
 //! HEADERS and CONTINUATION frames: requests, responses and trailer sections.
 
 use http::{Response, StatusCode};
+use mesh_planted::Bug;
 
 use super::receive::ReceiveError;
 use super::{AcceptedStream, Connection, GoAwayState, Role};
@@ -118,6 +119,9 @@ impl Connection {
         }
         field_block.fields.bytes += payload.len();
         let is_last = header.ends_headers();
+        if Bug::ContinuationRestLost.is_planted() {
+            field_block.remainder.clear();
+        }
         if field_block.remainder.is_empty() {
             let mut fragment = payload;
             self.decode_fragment(&mut field_block.fields, &mut fragment, is_last)?;
@@ -367,7 +371,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
-        if !stream.has_reader {
+        if !stream.has_reader || Bug::Http2InterimLost.is_planted() {
             return self.count_discarded_frame(0);
         }
         let interims = stream.inbound.interims.get_or_insert_default();
@@ -399,6 +403,7 @@ impl Connection {
                 self.count_received();
                 if let Some(stream) = self.streams.get_mut(&id)
                     && stream.has_reader
+                    && !Bug::Http2TrailerLost.is_planted()
                 {
                     stream.inbound.trailers = Some(Box::new(trailers));
                 }

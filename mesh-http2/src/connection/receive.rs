@@ -1,5 +1,7 @@
 //! Parsing of received bytes into frames, and the frames that are not part of messages.
 
+use mesh_planted::Bug;
+
 use super::{Connection, GOAWAY_PING_PAYLOAD, GoAwayState, PING_PAYLOAD, Role};
 use crate::error::{Error, ErrorCode, LimitExceeded};
 use crate::flood::FloodAction;
@@ -140,7 +142,9 @@ impl Connection {
                     received,
                 } => {
                     let n = bytes.len().min(frame::FRAME_HEADER_SIZE - *received);
-                    header[*received..*received + n].copy_from_slice(&bytes[..n]);
+                    let is_misread = Bug::SplitFrameHeaderMisread.is_planted();
+                    let at = if is_misread { 0 } else { *received };
+                    header[at..at + n].copy_from_slice(&bytes[..n]);
                     *received += n;
                     bytes = &bytes[n..];
                     if *received == frame::FRAME_HEADER_SIZE {
@@ -217,6 +221,7 @@ impl Connection {
             frame::DATA => self.begin_data(header, bytes),
             frame::HEADERS => {
                 self.field_blocks = self.field_blocks.wrapping_add(1);
+                self.last_field_block = header.stream;
                 self.process_payload(header, bytes)
             }
             _ => self.process_payload(header, bytes),
@@ -327,17 +332,24 @@ impl Connection {
             .peer_settings
             .update(payload, self.role == Role::Client)?;
         self.has_peer_settings = true;
-        self.output.write(settings::write_ack);
+        if !Bug::SettingsNotAcknowledged.is_planted() {
+            self.output.write(settings::write_ack);
+        }
         if let Some(smallest) = smallest_table {
             // The peer's decoder expects the smallest size first (RFC 7541, section 4.2).
             self.encoder.resize(smallest);
             self.encoder.resize(self.peer_settings.header_table_size);
         }
-        if self.peer_settings.initial_window_size != before.initial_window_size {
+        if self.peer_settings.initial_window_size != before.initial_window_size
+            && !Bug::InitialWindowNotApplied.is_planted()
+        {
             let change = i64::from(self.peer_settings.initial_window_size)
                 - i64::from(before.initial_window_size);
             self.add_work(self.streams.len());
-            for stream in self.streams.values_mut() {
+            // The tasks of the streams are woken in the order of the streams.
+            let mut streams: Vec<_> = self.streams.iter_mut().collect();
+            streams.sort_unstable_by_key(|(id, _)| **id);
+            for (_, stream) in streams {
                 stream
                     .outbound
                     .window
@@ -377,6 +389,9 @@ impl Connection {
             return Err(protocol_error("PING on a stream"));
         }
         if !header.is_ack() {
+            if Bug::PingNotAnswered.is_planted() {
+                return Ok(());
+            }
             self.output
                 .write(|out| frame::write_ping(out, frame::ACK, payload));
         } else if payload == PING_PAYLOAD {
@@ -414,7 +429,7 @@ impl Connection {
                         "WINDOW_UPDATE overflows the connection's window",
                     )
                 })?;
-            if self.has_output_capacity() {
+            if self.has_output_capacity() && !Bug::LostWakeUpOfConnectionWindow.is_planted() {
                 self.wake_waiting();
             }
             return Ok(());
@@ -437,7 +452,9 @@ impl Connection {
                 "WINDOW_UPDATE overflows the stream's window",
             );
         }
-        if stream.outbound.state != MessageState::Complete {
+        if stream.outbound.state != MessageState::Complete
+            && !Bug::LostWakeUpOfStreamWindow.is_planted()
+        {
             stream.outbound.wake();
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
+use mesh_planted::Bug;
 
 use super::{Connection, Role};
 use crate::error::Error;
@@ -31,17 +32,32 @@ impl Connection {
         if let Some(error) = self.open_error() {
             return Poll::Ready(Err(error));
         }
-        if self.open_local_streams < self.max_concurrent_streams() {
+        let missed = u32::from(Bug::StreamLimitOffByOne.is_planted());
+        if self.open_local_streams + missed < self.max_concurrent_streams() {
             return Poll::Ready(Ok(()));
         }
-        if !self
-            .open_wakers
-            .iter()
-            .any(|registered| registered.will_wake(waker))
-        {
+        self.register_open_waker(waker);
+        Poll::Pending
+    }
+
+    /// Waits for the server's SETTINGS. Returns whether they are of a proxy of this project: false
+    /// also if the connection fails before.
+    pub fn poll_is_proxy(&mut self, waker: &Waker) -> Poll<bool> {
+        if self.has_peer_settings {
+            return Poll::Ready(self.peer_settings.accepts_client_closed);
+        }
+        if self.failure.is_some() {
+            return Poll::Ready(false);
+        }
+        self.register_open_waker(waker);
+        Poll::Pending
+    }
+
+    fn register_open_waker(&mut self, waker: &Waker) {
+        let mut registered = self.open_wakers.iter();
+        if !registered.any(|registered| registered.will_wake(waker)) {
             self.open_wakers.push(waker.clone());
         }
-        Poll::Pending
     }
 
     /// Returns why no more streams can be opened on this connection.
@@ -145,11 +161,12 @@ impl Connection {
         let max_frame = MAX_FRAME.min(self.peer_settings.max_frame_size as usize);
         loop {
             let chunk = data.split_to(data.len().min(max_frame));
-            let flags = if is_last && data.is_empty() {
-                frame::END_STREAM
-            } else {
-                0
+            let is_end = match chunk.is_empty() {
+                false if Bug::EndStreamLost.is_planted() => false,
+                false if Bug::EndStreamEarly.is_planted() => chunk.len() < max_frame,
+                _ => is_last && data.is_empty(),
             };
+            let flags = if is_end { frame::END_STREAM } else { 0 };
             let header = FrameHeader {
                 length: chunk.len() as u32,
                 kind: frame::DATA,

@@ -4,6 +4,7 @@
 use std::task::{Poll, Waker};
 
 use http::Response;
+use mesh_planted::Bug;
 
 use super::{Connection, Role};
 use crate::error::{Error, ErrorCode};
@@ -20,6 +21,10 @@ impl Connection {
         id: StreamId,
         waker: &Waker,
     ) -> Poll<Result<Response<()>, Error>> {
+        let mut id = id;
+        if Bug::ResponseToOther.is_planted() && self.streams.contains_key(&(id.0 + 2)) {
+            id = StreamId(id.0 + 2);
+        }
         let Some(stream) = self.streams.get_mut(&id.0) else {
             return Poll::Ready(Err(Error::Closed));
         };
@@ -37,6 +42,27 @@ impl Connection {
         }
         register(&mut stream.inbound.waker, waker);
         Poll::Pending
+    }
+
+    /// Whether a HEADERS frame of the stream has arrived, be it incomplete, malformed, or of an
+    /// interim response.
+    pub fn has_response_begun(&self, id: StreamId) -> bool {
+        // A field block that is not the last one was processed, or has failed its stream.
+        self.last_field_block == id.0
+            || self.streams.get(&id.0).is_none_or(|stream| {
+                let inbound = &stream.inbound;
+                inbound.state != MessageState::Headers || inbound.interims.is_some()
+            })
+    }
+
+    /// Whether the peer has begun the connection with its SETTINGS.
+    pub fn has_peer_settings(&self) -> bool {
+        self.has_peer_settings
+    }
+
+    /// Whether the peer has begun the response to any request.
+    pub fn has_responded(&self) -> bool {
+        self.role == Role::Client && self.last_field_block != 0
     }
 
     /// Bytes of the received body that are still to come, if Content-Length is present.
@@ -83,6 +109,9 @@ impl Connection {
         let previous = std::mem::take(&mut stream.inbound.unreleased);
         if let Some(data) = stream.inbound.data.pop() {
             stream.inbound.unreleased = data.len() as u32;
+            if Bug::WindowNotReturned.is_planted() {
+                stream.inbound.unreleased = 0;
+            }
             self.release_capacity(Some(id.0), previous);
             return Poll::Ready(Some(Ok(BodyFrame::Data(data))));
         }

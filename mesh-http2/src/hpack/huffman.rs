@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use super::DecodeError;
 
 /// The length of each byte's code in bits, and last the length of EOS, which is never sent.
-const LENGTHS: [u8; 257] = [
+pub(super) const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, //
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28, //
     6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, //

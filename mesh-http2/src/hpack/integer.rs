@@ -1,5 +1,7 @@
 //! Integers (RFC 7541, section 5.1): a prefix in the rest of a byte, then groups of seven bits.
 
+use mesh_planted::Bug;
+
 use super::DecodeError;
 
 /// Beyond any valid index or length.
@@ -22,7 +24,7 @@ pub(super) fn read(bytes: &mut &[u8], bits: u32) -> Result<usize, DecodeError> {
                 return Err(DecodeError::Invalid("integer too large in a field block"));
             }
             value += u64::from(byte & 0x7f) << shift;
-            shift += 7;
+            shift += 7 + u32::from(Bug::IntegerMisread.is_planted());
             if byte & 0x80 == 0 {
                 break;
             }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use mesh_planted::Bug;
+
 use super::field::{Field, STATIC_FIELDS, STATIC_TABLE};
 use super::{FIELD_OVERHEAD, MAX_TABLE_SIZE};
 
@@ -65,7 +67,12 @@ impl Table {
         let size = length.size();
         self.evict(self.max.saturating_sub(size));
         if size <= self.max {
-            self.entries.push_front(Entry { field, length });
+            let entry = Entry { field, length };
+            if Bug::DecoderTableReversed.is_planted() {
+                self.entries.push_back(entry);
+            } else {
+                self.entries.push_front(entry);
+            }
             self.size += size;
         }
     }

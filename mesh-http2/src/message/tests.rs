@@ -100,6 +100,7 @@ fn malformed_requests_are_rejected() {
         ("an unknown pseudo-header field", &unknown),
         ("a CONNECT without an authority", &[connect]),
         ("a CONNECT with a path", &[connect, path, authority]),
+        ("a CONNECT with a scheme", &[connect, scheme, authority]),
     ] {
         list(fields).into_request().expect_err(why);
     }
@@ -112,7 +113,14 @@ fn malformed_requests_are_rejected() {
         ("te", "gzip"),
         ("Accept", "*/*"),
         ("a b", "c"),
+        ("a:b", "c"),
+        ("a\t", "b"),
+        ("a\x7f", "b"),
+        ("\u{e9}", "a"),
+        ("", "a"),
         ("a", "line\nfeed"),
+        ("a", "carriage\rreturn"),
+        ("a", "\0"),
     ] {
         with(&[field]).into_request().unwrap_err();
     }

@@ -1,5 +1,7 @@
 //! The extension frame CLIENT_CLOSED between two connections, and from and to other peers.
 
+use std::task::Poll;
+
 use super::*;
 use crate::frame::CLIENT_CLOSED;
 
@@ -68,4 +70,23 @@ fn close_without_a_stream_is_ignored_and_counted_as_a_frame_without_content() {
     let frame = bytes(CLIENT_CLOSED, 0, 1, &[]);
     let flooded = (0..=2 * LIMITS.idle_frames).any(|_| server.receive(&frame).is_err());
     assert!(flooded, "the limit on idle frames applies");
+}
+
+/// Known with the SETTINGS, or when none can arrive any more.
+#[test]
+fn proxies_of_this_project_are_known_by_their_settings() {
+    let poll = |client: &mut Connection| client.poll_is_proxy(Waker::noop());
+    let mut client = Connection::new(&config(Role::Client));
+    assert_eq!(poll(&mut client), Poll::Pending);
+    let mut server = Connection::new(&config(Role::Server));
+    exchange(&mut client, &mut server);
+    assert_eq!(poll(&mut client), Poll::Ready(true));
+
+    let mut client = Connection::new(&config(Role::Client));
+    receive(&mut client, SETTINGS, 0, 0, &[]);
+    assert_eq!(poll(&mut client), Poll::Ready(false));
+
+    let mut client = Connection::new(&config(Role::Client));
+    client.handle_close(None);
+    assert_eq!(poll(&mut client), Poll::Ready(false));
 }

@@ -84,6 +84,10 @@ fn protocol_errors_close_stream_or_connection() {
             ("DATA on stream 0", &[data(0, 0, b"x")]),
             ("DATA on an idle stream", &[data(0, 3, b"x")]),
             ("too much padding", &[post(), data(PADDED, 1, &[5, 0])]),
+            (
+                "padding as long as DATA",
+                &[post(), data(PADDED, 1, &[2, 0])],
+            ),
             ("no padding length", &[post(), data(PADDED, 1, &[])]),
             ("padding of HEADERS", &[headers(BOTH | PADDED, 1, &[2, 0])]),
             ("HEADERS on stream 0", &[headers(BOTH, 0, GET)]),
@@ -101,6 +105,10 @@ fn protocol_errors_close_stream_or_connection() {
             ("GOAWAY on a stream", &[bytes(GOAWAY, 0, 1, &[0; 8])]),
             ("an increment of 0", &[update(0, &[0; 4])]),
             ("an idle stream's update", &[update(1, &[0, 0, 0, 1])]),
+            (
+                "an idle stream's PRIORITY on itself",
+                &[priority(9, &[0, 0, 0, 9, 0])],
+            ),
         ],
     );
     check(
@@ -114,6 +122,7 @@ fn protocol_errors_close_stream_or_connection() {
             ("a short WINDOW_UPDATE", &[update(0, &[0; 3])]),
             ("a large frame", &[headers(END_HEADERS, 1, &[0; 16_385])]),
             ("no padding length", &[headers(BOTH | PADDED, 1, &[])]),
+            ("an idle stream's short PRIORITY", &[priority(9, &[0; 4])]),
         ],
     );
     check(
@@ -214,7 +223,7 @@ fn smallest_table_size_of_settings_precedes_the_last() {
     assert_eq!(frames[0].1, [0x20, 0x3f, 0xe1, 0x1f, 0x88]);
 }
 
-/// Streams after the final GOAWAY are discarded, though not for HPACK.
+/// Streams after the final GOAWAY are discarded, though not for HPACK and flow control.
 #[test]
 fn last_stream_of_goaway_does_not_increase() {
     let mut server = server();
@@ -223,7 +232,9 @@ fn last_stream_of_goaway_does_not_increase() {
     receive(&mut server, PING, frame::ACK, 0, &GOAWAY_PING_PAYLOAD);
     let adds_entry = [GET, &[0x40, 1, b'x', 1, b'y']].concat();
     receive(&mut server, HEADERS, END_HEADERS, 3, &adds_entry);
-    receive(&mut server, DATA, END_STREAM, 3, b"discarded");
+    for _ in 0..3 {
+        receive(&mut server, DATA, 0, 3, &[0; 16_384]);
+    }
     let refers_to_entry = [GET, &[0xbe]].concat();
     receive(&mut server, HEADERS, BOTH, 5, &refers_to_entry);
     server.abort(ErrorCode::NO_ERROR);
@@ -231,6 +242,8 @@ fn last_stream_of_goaway_does_not_increase() {
     let goaways = frames.iter().filter(|(header, _)| header.kind == GOAWAY);
     let last: Vec<u32> = goaways.map(|it| frame::goaway(&it.1).unwrap().0).collect();
     assert_eq!(last, [crate::window::MAX_WINDOW, 1, 1]);
+    let is_update = |header: &frame::FrameHeader| header.kind == WINDOW_UPDATE;
+    assert!(frames.iter().any(|(header, _)| is_update(header)));
 }
 
 #[test]
@@ -300,6 +313,23 @@ fn data_beyond_window_is_rejected() {
     assert_error(&mut server, 1, ErrorCode::FLOW_CONTROL_ERROR);
 }
 
+/// Before the acknowledgement the client may use the window that the protocol begins with.
+#[test]
+fn data_beyond_a_smaller_window_is_accepted_until_its_acknowledgement() {
+    let mut server = Connection::new(&Config {
+        stream_window: 100,
+        ..config(Role::Server)
+    });
+    server.receive(PREFACE).unwrap();
+    receive(&mut server, SETTINGS, 0, 0, &[]);
+    receive(&mut server, HEADERS, END_HEADERS, 1, POST);
+    receive(&mut server, DATA, 0, 1, &[0; 1000]);
+    assert_eq!(reported_error(&mut server), None);
+    receive(&mut server, SETTINGS, frame::ACK, 0, &[]);
+    receive(&mut server, DATA, 0, 1, b"x");
+    assert_error(&mut server, 1, ErrorCode::FLOW_CONTROL_ERROR);
+}
+
 #[test]
 fn padding_is_removed_from_data() {
     let mut server = serving();
@@ -321,7 +351,7 @@ fn padding_is_removed_from_data() {
 #[test]
 fn padding_releases_flow_control_capacity() {
     let mut server = serving();
-    let payload = [&[255, b'x'][..], &[0; 255]].concat();
+    let payload = [&[255, b'x', b'y'][..], &[0; 255]].concat();
     for _ in 0..1000 {
         receive(&mut server, DATA, PADDED, 1, &payload);
         let piece = server.poll_body_frame(StreamId(1), noop_waker());
@@ -393,6 +423,55 @@ fn field_section_size_is_limited() {
     send(&mut server, &request(60)).unwrap_err();
     let limit = server.take_limit_exceeded();
     assert_eq!(limit, Some(LimitExceeded::HeaderSize));
+}
+
+/// Each field counts for its name, its value and 32 bytes (RFC 9113, section 6.5.2).
+#[test]
+fn field_section_of_exactly_the_announced_size_is_accepted() {
+    let size: u32 = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "web"),
+    ]
+    .map(|(name, value)| (name.len() + value.len() + 32) as u32)
+    .iter()
+    .sum();
+    for (limit, refused) in [(size, None), (size - 1, Some(FieldSectionLimit::Size))] {
+        let limits = Limits {
+            max_header_list_size: limit,
+            ..LIMITS
+        };
+        let mut server = greeted(&Config {
+            limits,
+            ..config(Role::Server)
+        });
+        receive(&mut server, HEADERS, BOTH, 1, GET);
+        assert_eq!(server.next_request().unwrap().exceeded_limit, refused);
+    }
+}
+
+/// The frames that a section of the announced size fills, and a quarter more.
+#[test]
+fn continuations_of_a_field_block_are_limited() {
+    for (size, most) in [(16 * 1024, 5), (256 * 1024, 20)] {
+        let limits = Limits {
+            max_header_list_size: size,
+            ..LIMITS
+        };
+        let mut server = greeted(&Config {
+            limits,
+            ..config(Role::Server)
+        });
+        receive(&mut server, HEADERS, END_STREAM, 1, GET);
+        for _ in 0..most {
+            receive(&mut server, CONTINUATION, 0, 1, &[0x82]);
+        }
+        let more = bytes(CONTINUATION, 0, 1, &[0x82]);
+        server.receive(&more).unwrap_err();
+        let limit = server.take_limit_exceeded();
+        assert_eq!(limit, Some(LimitExceeded::HeaderSize), "{size}");
+    }
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! A client and a server of this crate, connected to each other.
 
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use super::*;
+
+mod ending;
+mod sent_frames;
 
 struct Pair {
     client: Connection,
@@ -201,11 +204,33 @@ fn dropped_reader_releases_connection_window() {
     );
     // Neither received nor later data will be read.
     pair.server.drop_reader(accepted.id);
+    assert!(pair.server.streams[&accepted.id.0].inbound.data.is_empty());
     pair.exchange();
     assert!(flag.was_woken());
     assert_eq!(fill(&mut pair.client, other, 20_000), 20_000);
     pair.exchange();
     assert_eq!(read(&mut pair.server, other_accepted.id), 20_000);
+}
+
+#[test]
+fn reader_waits_from_a_poll_without_data_until_data_arrives() {
+    let mut pair = Pair::new();
+    let (id, accepted) = pair.call(&request(), false);
+    let reader = accepted.id;
+    assert!(!pair.server.is_reader_waiting(reader));
+    assert!(
+        pair.server
+            .poll_body_frame(reader, noop_waker())
+            .is_pending()
+    );
+    assert!(pair.server.is_reader_waiting(reader));
+    fill(&mut pair.client, id, 1);
+    pair.exchange();
+    assert!(!pair.server.is_reader_waiting(reader));
+    read(&mut pair.server, reader);
+    assert!(pair.server.is_reader_waiting(reader));
+    pair.server.drop_reader(reader);
+    assert!(!pair.server.is_reader_waiting(reader));
 }
 
 /// Slow readers hold at most their own windows.
@@ -434,64 +459,6 @@ fn streams_beyond_the_limit_wait_for_closed_ones() {
     pair.exchange();
     assert!(flag.was_woken());
     assert!(pair.client.poll_ready(&waker).is_ready());
-}
-
-#[test]
-fn graceful_shutdown_completes_open_streams() {
-    let mut pair = Pair::new();
-    let (id, accepted) = pair.call(&request(), true);
-    // In flight when the server starts to shut down.
-    let late = pair.client.open(&request(), None, true);
-    pair.server.start_graceful_shutdown();
-    pair.exchange();
-    assert!(pair.client.open_error().is_some());
-    let late_accepted = pair.server.next_request().unwrap();
-    for accepted in [accepted, late_accepted] {
-        assert!(!pair.server.is_closed());
-        pair.server.respond(accepted.id, &Response::new(()), true);
-    }
-    pair.exchange();
-    assert!(pair.server.is_closed());
-    for id in [id, late] {
-        assert!(matches!(
-            pair.client.poll_response(id, noop_waker()),
-            Poll::Ready(Ok(_))
-        ));
-    }
-}
-
-#[test]
-fn goaway_distinguishes_unprocessed_streams() {
-    let mut pair = Pair::new();
-    let (first, _) = pair.call(&request(), true);
-    let second = pair.client.open(&request(), None, true);
-    let mut goaway = Vec::new();
-    frame::write_goaway(&mut goaway, first.0, ErrorCode::ENHANCE_YOUR_CALM, "");
-    pair.client.receive(&goaway).unwrap();
-    let calm = ErrorCode::ENHANCE_YOUR_CALM;
-    assert!(matches!(failure(&mut pair.client, second), Error::Unprocessed(code) if code == calm));
-    assert!(pair.client.poll_failure(first, noop_waker()).is_pending());
-    pair.client.handle_close(None);
-    assert!(matches!(failure(&mut pair.client, first), Error::PeerGoAway(code) if code == calm));
-}
-
-#[test]
-fn closing_wakes_driver_and_streams() {
-    let mut pair = Pair::new();
-    let (id, accepted) = pair.call(&request(), false);
-    let wakers = [Flag::new(), Flag::new(), Flag::new()];
-    assert!(pair.client.poll_response(id, &wakers[0].1).is_pending());
-    assert!(pair.client.poll_failure(id, &wakers[1].1).is_pending());
-    pair.client.register_driver(&wakers[2].1);
-    pair.client.handle_close(None);
-    assert!(wakers.iter().all(|(flag, _)| flag.was_woken()));
-    assert!(matches!(failure(&mut pair.client, id), Error::Closed));
-    pair.server.abort(ErrorCode::NO_ERROR);
-    assert!(matches!(
-        failure(&mut pair.server, accepted.id),
-        Error::Closed
-    ));
-    assert!(pair.server.is_closed());
 }
 
 #[test]

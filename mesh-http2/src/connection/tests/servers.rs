@@ -252,3 +252,18 @@ fn max_concurrent_streams_of_zero_delays_requests() {
     assert!(flag.was_woken());
     assert!(client.poll_ready(&waker).is_ready());
 }
+
+#[test]
+fn a_hundred_requests_are_sent_before_the_settings_of_the_server() {
+    let mut client = Connection::new(&config(Role::Client));
+    let request = Request::get("http://web/").body(()).unwrap();
+    for _ in 0..100 {
+        assert!(client.poll_ready(noop_waker()).is_ready());
+        client.open(&request, None, true);
+    }
+    let (flag, waker) = Flag::new();
+    assert!(client.poll_ready(&waker).is_pending());
+    receive(&mut client, SETTINGS, 0, 0, &[]);
+    assert!(flag.was_woken());
+    assert!(client.poll_ready(&waker).is_ready());
+}
