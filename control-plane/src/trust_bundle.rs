@@ -4,9 +4,7 @@
 //! across restarts and replicas. The replicas see a change at different times, because the kubelet
 //! updates their volumes. The ConfigMap [`RECORD`] has the last number and its bundle, and is
 //! written by compare-and-swap. A replica reads the record first and then the source, the ConfigMap
-//! of the anchors. It writes only if both its own files, which it has verified with the issuer, and
-//! the source differ from the record in the same way. So a replica whose volume is late writes
-//! nothing, and one that writes has read a source at least as new as the record.
+//! of the anchors; [`publish_step`] decides whether it writes.
 //!
 //! Without an API server the service has one replica, and the time is the only record.
 //!
@@ -19,7 +17,8 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use mesh_api::identity::{MAX_TRUST_BUNDLE, TrustBundle};
+use mesh_api::identity::MAX_TRUST_BUNDLE;
+use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -41,17 +40,6 @@ pub(crate) struct Publisher {
 /// The ConfigMaps of the anchors and of their number, in the namespace of the control plane.
 pub(crate) struct Record {
     config_maps: Api<ConfigMap>,
-}
-
-/// The next step after both ConfigMaps were read.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// Sends the bundle of the record.
-    Send(TrustBundle),
-    /// Replaces the record.
-    Write(TrustBundle),
-    /// The files of this process and the source differ. One of them is about to change.
-    Wait,
 }
 
 /// Why the anchors could not be numbered.
@@ -137,22 +125,23 @@ impl Publisher {
                 .as_ref()
                 .is_none_or(|current| current.anchors != verified)
             {
-                self.send(next(current.as_deref(), verified, now));
+                self.send(TrustBundle::following(current.as_deref(), verified, now));
             }
             return Ok(());
         };
         // In this order; see above.
         let recorded = record.read(RECORD).await?;
         let source = record.read(SOURCE).await?;
-        match step(&recorded, &source, verified, now) {
-            Step::Send(bundle) => self.send(bundle),
+        let last = read_record(&recorded);
+        match publish_step(last, entry(&source, BUNDLE_KEY), verified, now) {
+            PublishStep::Send(bundle) => self.send(bundle),
             // After a conflict the next step reads what the other replica has written.
-            Step::Write(bundle) => {
+            PublishStep::Write(bundle) => {
                 if record.write(recorded, &bundle).await? {
                     self.send(bundle);
                 }
             }
-            Step::Wait => {}
+            PublishStep::Wait => {}
         }
         Ok(())
     }
@@ -224,16 +213,6 @@ impl Record {
     }
 }
 
-/// Decides how the anchors are numbered. `verified` are the anchors in the files of this process.
-fn step(recorded: &ConfigMap, source: &ConfigMap, verified: &str, now: SystemTime) -> Step {
-    let last = read_record(recorded);
-    let is_recorded = last.as_ref().is_some_and(|last| last.anchors == verified);
-    if !is_recorded && entry(source, BUNDLE_KEY) == Some(verified) {
-        return Step::Write(next(last.as_ref(), verified, now));
-    }
-    last.map_or(Step::Wait, Step::Send)
-}
-
 /// Returns the bundle of the record; `None` if it has none or was damaged.
 fn read_record(recorded: &ConfigMap) -> Option<TrustBundle> {
     Some(TrustBundle {
@@ -246,22 +225,9 @@ fn entry<'a>(map: &'a ConfigMap, key: &str) -> Option<&'a str> {
     map.data.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Returns the bundle that follows `last`.
-fn next(last: Option<&TrustBundle>, anchors: &str, now: SystemTime) -> TrustBundle {
-    let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
-    let seconds = since_1970.map_or(1, |since| since.as_secs());
-    let least = last.map_or(1, |last| last.number.saturating_add(1));
-    TrustBundle {
-        number: least.max(seconds),
-        anchors: anchors.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NOW: u64 = 1_800_000_000;
 
     fn map(entries: &[(&str, &str)]) -> ConfigMap {
         let entries = entries.iter();
@@ -272,44 +238,19 @@ mod tests {
         }
     }
 
-    fn bundle(number: u64, anchors: &str) -> TrustBundle {
-        TrustBundle {
-            number,
-            anchors: anchors.to_owned(),
-        }
-    }
-
     #[test]
-    fn changed_anchors_get_the_next_number_once_files_and_source_agree() {
-        let number = NOW.to_string();
-        let recorded = map(&[(NUMBER_KEY, &number), (BUNDLE_KEY, "one")]);
-        let future = (NOW + 900).to_string();
-        let future = map(&[(NUMBER_KEY, &future), (BUNDLE_KEY, "one")]);
-        let damaged = map(&[(NUMBER_KEY, "many"), (BUNDLE_KEY, "one")]);
-        let empty = ConfigMap::default();
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
-        for (recorded, source, verified, expected) in [
-            // The first bundle.
-            (&empty, "one", "one", Step::Write(bundle(NOW, "one"))),
-            (&empty, "two", "one", Step::Wait),
-            (&damaged, "one", "one", Step::Write(bundle(NOW, "one"))),
-            (&recorded, "one", "one", Step::Send(bundle(NOW, "one"))),
-            // The volume of this replica is late, or only this replica has the change so far.
-            (&recorded, "two", "one", Step::Send(bundle(NOW, "one"))),
-            (&recorded, "one", "two", Step::Send(bundle(NOW, "one"))),
-            // At the same second, and with a record from the future.
-            (&recorded, "two", "two", Step::Write(bundle(NOW + 1, "two"))),
-            (&future, "two", "two", Step::Write(bundle(NOW + 901, "two"))),
+    fn damaged_record_counts_as_none() {
+        let bundle = TrustBundle {
+            number: 7,
+            anchors: "one".to_owned(),
+        };
+        for (entries, expected) in [
+            (&[][..], None),
+            (&[(NUMBER_KEY, "7")], None),
+            (&[(NUMBER_KEY, "many"), (BUNDLE_KEY, "one")], None),
+            (&[(NUMBER_KEY, "7"), (BUNDLE_KEY, "one")], Some(bundle)),
         ] {
-            let source = map(&[(BUNDLE_KEY, source)]);
-            assert_eq!(step(recorded, &source, verified, now), expected);
+            assert_eq!(read_record(&map(entries)), expected);
         }
-    }
-
-    #[test]
-    fn number_does_not_overflow() {
-        let last = bundle(u64::MAX, "one");
-        let next = next(Some(&last), "two", SystemTime::UNIX_EPOCH);
-        assert_eq!(next.number, u64::MAX);
     }
 }

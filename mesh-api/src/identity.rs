@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use mesh_core::trust_bundle::TrustBundle;
+
 use crate::field::{InvalidField, required};
 use crate::mesh::identity;
 use crate::proto::identity::{CertifyRequest, CertifyResponse};
@@ -15,15 +17,6 @@ pub struct IssuedCertificate {
     pub intermediates: Vec<Vec<u8>>,
     /// The end of the certificate's validity.
     pub valid_until: SystemTime,
-}
-
-/// The trust anchors of the mesh. A higher number replaces a lower one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrustBundle {
-    /// Not 0. Increases with each change, across restarts and replicas of the identity service.
-    pub number: u64,
-    /// In PEM.
-    pub anchors: String,
 }
 
 /// The largest bundle of trust anchors, in bytes: the limit on the ConfigMap that holds them.

@@ -85,7 +85,7 @@ pub const TIMEOUT_RESPONSE: &str = "timeout.linkerd.io/response";
 pub const TIMEOUT_IDLE: &str = "timeout.linkerd.io/idle";
 
 /// Maximum number of retries of a request to a Service or by a route. Any of these annotations
-/// except [`RETRY_TIMEOUT`] enables retries.
+/// enables retries, as in Linkerd; without this one, a request is retried once.
 pub const RETRY_LIMIT: &str = "retry.linkerd.io/limit";
 /// Time limit of one attempt.
 pub const RETRY_TIMEOUT: &str = "retry.linkerd.io/timeout";

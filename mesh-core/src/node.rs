@@ -32,18 +32,21 @@ pub const IN_PLACE: &str = "";
 /// longer than an operator waits for an answer.
 pub const TRACE_LIMIT: Duration = Duration::from_secs(300);
 
-/// How a pod's connections are redirected to its proxy, from the best method to the last resort.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Tier {
-    /// eBPF in both directions.
-    Full,
-    /// eBPF for outbound connections, nftables inside the pod for inbound ones.
-    Split,
-    /// nftables inside the pod in both directions.
-    Nft,
-    /// iptables inside the pod in both directions.
-    Iptables,
+crate::names! {
+    /// How a pod's connections are redirected to its proxy, from the best method to the last
+    /// resort.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Tier, ALL {
+        /// eBPF in both directions.
+        Full = "full",
+        /// eBPF for outbound connections, nftables inside the pod for inbound ones.
+        Split = "split",
+        /// nftables inside the pod in both directions.
+        Nft = "nft",
+        /// iptables inside the pod in both directions.
+        Iptables = "iptables",
+    }
 }
 
 /// A request to the agent.
@@ -182,19 +185,21 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Why a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RefusalReason {
-    /// Invalid annotation, address or name.
-    Invalid,
-    /// The pod is not enrolled, or its redirection is incomplete.
-    NotEnrolled,
-    /// An operation of the kernel or the file system failed.
-    Failed,
-    /// The agent is starting or stopping, or has reached its limit of traces; the request may be
-    /// retried.
-    TryAgain,
+crate::names! {
+    /// Why a request failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum RefusalReason {
+        /// Invalid annotation, address or name.
+        Invalid = "invalid",
+        /// The pod is not enrolled, or its redirection is incomplete.
+        NotEnrolled = "not-enrolled",
+        /// An operation of the kernel or the file system failed.
+        Failed = "failed",
+        /// The agent is starting or stopping, or has reached its limit of traces; the request may
+        /// be retried.
+        TryAgain = "try-again",
+    }
 }
 
 /// The status of a node for `meshctl check` and `meshctl diagnostics`.
@@ -259,31 +264,34 @@ pub struct Repair {
     pub last_day: u32,
 }
 
-/// The kind of damage. Also the label `found` of the agent's metric `mesh_agent_repairs_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RepairKind {
-    /// The entry of mesh-cni was missing from the CNI configuration.
-    PluginUnchained,
-    /// Another CNI configuration without mesh-cni took precedence.
-    PluginShadowed,
-    /// The program mesh-cni was missing.
-    PluginMissing,
-    /// The program mesh-cni was replaced by another one.
-    PluginAltered,
-    /// The program mesh-cni could not be executed.
-    PluginNotExecutable,
-    /// A kernel program was detached or its pin removed.
-    ProgramsDetached,
-    /// All pins of the kernel programs were removed, and with them every pod's redirection.
-    PinsDeleted,
-    /// A pod's redirection was incomplete.
-    Incomplete,
-    /// A meshed pod ran without redirection.
-    NotEnrolled,
-    /// A kind that only a newer agent reports.
-    #[serde(other)]
-    Other,
+crate::names! {
+    /// The kind of damage. Its serialized name is also the label `found` of the agent's metric
+    /// `mesh_agent_repairs_total`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum RepairKind {
+        /// The entry of mesh-cni was missing from the CNI configuration.
+        PluginUnchained = "plugin-unchained",
+        /// Another CNI configuration without mesh-cni took precedence.
+        PluginShadowed = "plugin-shadowed",
+        /// The program mesh-cni was missing.
+        PluginMissing = "plugin-missing",
+        /// The program mesh-cni was replaced by another one.
+        PluginAltered = "plugin-altered",
+        /// The program mesh-cni could not be executed.
+        PluginNotExecutable = "plugin-not-executable",
+        /// A kernel program was detached or its pin removed.
+        ProgramsDetached = "programs-detached",
+        /// All pins of the kernel programs were removed, and with them every pod's redirection.
+        PinsDeleted = "pins-deleted",
+        /// A pod's redirection was incomplete.
+        Incomplete = "incomplete",
+        /// A meshed pod ran without redirection.
+        NotEnrolled = "not-enrolled",
+        /// A kind that only a newer agent reports.
+        #[serde(other)]
+        Other = "other",
+    }
 }
 
 /// The network configuration that the node's container runtime uses.
@@ -384,22 +392,6 @@ impl RepairKind {
         Self::NotEnrolled,
     ];
 
-    /// Returns the serialised name, which is also the metric's label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PluginUnchained => "plugin-unchained",
-            Self::PluginShadowed => "plugin-shadowed",
-            Self::PluginMissing => "plugin-missing",
-            Self::PluginAltered => "plugin-altered",
-            Self::PluginNotExecutable => "plugin-not-executable",
-            Self::ProgramsDetached => "programs-detached",
-            Self::PinsDeleted => "pins-deleted",
-            Self::Incomplete => "incomplete",
-            Self::NotEnrolled => "not-enrolled",
-            Self::Other => "other",
-        }
-    }
-
     /// Describes the damage in a clause.
     pub const fn describe(self) -> &'static str {
         match self {
@@ -419,12 +411,6 @@ impl RepairKind {
     }
 }
 
-impl fmt::Display for RepairKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// The name of a tier that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown tier {0:?}: expected full, split, nft or iptables")]
@@ -436,28 +422,9 @@ pub struct UnknownTier(pub String);
 pub struct InvalidPodRef(pub String);
 
 impl Tier {
-    /// All tiers, from the best to the last resort.
-    pub const ALL: [Self; 4] = [Self::Full, Self::Split, Self::Nft, Self::Iptables];
-
-    /// Returns the serialised name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Split => "split",
-            Self::Nft => "nft",
-            Self::Iptables => "iptables",
-        }
-    }
-
     /// Whether the tier needs eBPF programs and maps, which the pods of the node share.
     pub const fn uses_ebpf(self) -> bool {
         matches!(self, Self::Full | Self::Split)
-    }
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -494,18 +461,6 @@ impl FromStr for Tier {
 impl fmt::Display for PodRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl RefusalReason {
-    /// Returns the serialised name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Invalid => "invalid",
-            Self::NotEnrolled => "not-enrolled",
-            Self::Failed => "failed",
-            Self::TryAgain => "try-again",
-        }
     }
 }
 

@@ -283,3 +283,78 @@ impl fmt::Debug for AnchoredRegex {
         write!(f, "/{}/", self.source)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_have_labels_of_lower_case_letters_digits_and_hyphens() {
+        let label = "a".repeat(63);
+        let longest = [&*label, &label, &label, &label[..61]].join(".");
+        assert_eq!(longest.len(), MAX_HOST_NAME);
+        for name in ["a", "0", "a-b.example", "10.0.0.1", &longest] {
+            assert!(is_host_name(name) && HostMatch::is_pattern(name), "{name}");
+        }
+        let too_long = format!("a{longest}");
+        for name in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a..b",
+            "A.example",
+            "-a.b",
+            "a-.b",
+            "a_b",
+            "a:80",
+            "a b",
+            &too_long,
+        ] {
+            assert!(
+                !is_host_name(name) && !HostMatch::is_pattern(name),
+                "{name}"
+            );
+        }
+        assert!(HostMatch::is_pattern("*.a.example") && !is_host_name("*.a.example"));
+        for pattern in ["*", "*.", "*a.b", "*.*.a", "a.*", &format!("*.{longest}")] {
+            assert!(!HostMatch::is_pattern(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn most_specific_list_of_hosts_is_selected() {
+        let hosts = |hosts: &[&str]| Route::<(), ()>::for_tests(hosts, Vec::new()).hosts;
+        let lists = [
+            hosts(&["*.example"]),
+            hosts(&[]),
+            hosts(&["other", "a.b.example"]),
+            hosts(&["*.example", "*.b.example"]),
+            hosts(&["a.b.example"]),
+        ];
+        let selected = |lists: &[Vec<HostMatch>], host| {
+            HostMatch::most_specific(lists.iter().map(|it| &it[..]), host)
+        };
+        for (host, expected) in [
+            (Some("a.b.example"), 2),
+            (Some("c.b.example"), 3),
+            (Some("c.example"), 0),
+            (Some("example"), 1),
+            (None, 1),
+        ] {
+            assert_eq!(selected(&lists, host), Some(expected), "{host:?}");
+        }
+        assert_eq!(selected(&lists[2..], Some("example")), None);
+        assert_eq!(selected(&lists[2..], None), None);
+    }
+
+    #[test]
+    fn expressions_are_equal_if_their_sources_are() {
+        let compiled = |source| AnchoredRegex::new(source).unwrap();
+        let checked = AnchoredRegex::checked("a+", 1 << 20).unwrap();
+        assert_eq!(compiled("a+"), checked);
+        assert_ne!(compiled("a+"), compiled("a*"));
+        assert_eq!(checked.as_str(), "a+");
+        assert_eq!(format!("{checked:?}"), "/a+/");
+    }
+}

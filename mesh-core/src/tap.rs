@@ -121,13 +121,15 @@ pub struct TapContext {
 #[derive(Debug, Default)]
 pub struct AddressTable(HashMap<IpAddr, Option<Labels>>);
 
-/// The direction of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TapDirection {
-    /// To the application of the pod.
-    Inbound,
-    /// From the application of the pod.
-    Outbound,
+crate::names! {
+    /// The direction of a request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TapDirection {
+        /// To the application of the pod.
+        Inbound = "inbound",
+        /// From the application of the pod.
+        Outbound = "outbound",
+    }
 }
 
 /// The number of a request. It is unique among the requests of all proxies with high probability.
@@ -297,16 +299,6 @@ impl TextFilter {
         match self {
             Self::Exact(exact) => text == exact,
             Self::Prefix(prefix) => text.starts_with(prefix.as_str()),
-        }
-    }
-}
-
-impl TapDirection {
-    /// `inbound` or `outbound`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::Outbound => "outbound",
         }
     }
 }

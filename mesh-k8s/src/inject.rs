@@ -86,9 +86,30 @@ pub enum InjectError {
         /// The part of the patch.
         what: &'static str,
         /// The cause.
-        #[source]
         source: serde_json::Error,
     },
+}
+
+/// Returns the annotations of a pod with those that it inherits from its namespace, and the values
+/// with all of them applied. An annotation that cannot be used changes nothing.
+pub fn effective(
+    values: &Values,
+    namespace: &ObjectMeta,
+    pod: &ObjectMeta,
+) -> (Annotations, Values) {
+    let owner = Owner {
+        kind: "pod".to_owned(),
+        name: String::new(),
+    };
+    let origin = AnnotationOrigin {
+        namespace,
+        pod,
+        owner: &owner,
+    };
+    let annotations = overrides::inherit(namespace, pod);
+    let mut values = values.clone();
+    overrides::apply(&mut values, &annotations, origin);
+    (annotations, values)
 }
 
 /// Computes the patch of a pod. `owner` is the workload that owns the pod, or the pod itself.

@@ -18,6 +18,7 @@ pub mod manifest;
 pub mod pod;
 pub mod profile;
 pub mod select;
+pub mod spelling;
 pub mod traffic_annotations;
 pub mod validate;
 pub mod values;

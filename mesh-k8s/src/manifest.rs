@@ -78,7 +78,6 @@ pub enum ManifestError {
         /// The kind and name.
         object: String,
         /// The cause.
-        #[source]
         source: serde_json::Error,
     },
     /// The values prevent injection.
@@ -87,7 +86,6 @@ pub enum ManifestError {
         /// The kind and name.
         object: String,
         /// The cause.
-        #[source]
         source: InjectError,
     },
     /// The patch does not apply to the document.
@@ -96,7 +94,6 @@ pub enum ManifestError {
         /// The kind and name.
         object: String,
         /// The cause.
-        #[source]
         source: inject::ApplyError,
     },
 }

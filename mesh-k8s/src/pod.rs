@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mesh_core::annotation;
 use mesh_core::units::parse_bool;
@@ -84,16 +84,15 @@ pub fn is_host_network(pod: &Pod) -> bool {
         .is_some_and(|spec| spec.host_network == Some(true))
 }
 
+/// Returns a condition of the pod, such as `Ready`.
+pub fn condition<'a>(pod: &'a Pod, name: &str) -> Option<&'a PodCondition> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == name)
+}
+
 /// Returns whether the condition `Ready` is true.
 pub fn is_ready(pod: &Pod) -> bool {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref())
-        .is_some_and(|conditions| {
-            conditions
-                .iter()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-        })
+    condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
 /// Returns whether the pod's phase is `Succeeded` or `Failed`. The addresses of such a pod may

@@ -310,6 +310,14 @@ mod tests {
         };
         assert_eq!(limit("3"), 3);
         assert_eq!(limit("0"), 1);
+        for (key, value) in [
+            (keys::RETRY_LIMIT, "2"),
+            (keys::RETRY_TIMEOUT, "1s"),
+            (keys::RETRY_HTTP, "5xx"),
+            (keys::RETRY_GRPC, "internal"),
+        ] {
+            assert!(retries(&meta(&[(key, value)])).unwrap().is_some(), "{key}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use kube::Client;
-use mesh_api::identity::TrustBundle;
+use mesh_core::trust_bundle::TrustBundle;
 use mesh_api::mesh::identity::trust_anchors_server::TrustAnchorsServer;
 use mesh_api::proto::identity::identity_server::IdentityServer;
 use mesh_cluster::api_server::{self, Events, Rate, RateLimiter};

@@ -60,7 +60,7 @@ fn validator(of: &str) -> impl Iterator<Item = Right> {
     managed::rights(RegistrationKind::ValidatingWebhook, registration, secret)
 }
 
-pub(super) fn proxy_injector() -> Vec<Right> {
+pub(crate) fn proxy_injector() -> Vec<Right> {
     let (registration, secret) = (
         "linkerd-proxy-injector-webhook-config",
         "linkerd-proxy-injector-k8s-tls",
@@ -72,6 +72,8 @@ pub(super) fn proxy_injector() -> Vec<Right> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use mesh_test_support::rights::{by_account, granted};
 
     use super::*;
     use crate::{bootstrap, heartbeat};
@@ -92,9 +94,9 @@ mod tests {
             ("linkerd/linkerd-identity", identity),
             ("linkerd/linkerd-proxy-injector", proxy_injector()),
         ]);
-        let mut granted = rights::granted(CHART, &[]);
+        let mut chart = granted(CHART, &[]);
         // The package of the agent has a test like this one.
-        granted.remove("linkerd-agent/mesh-agent");
-        assert_eq!(granted, rights::by_account(accounts));
+        chart.remove("linkerd-agent/mesh-agent");
+        assert_eq!(chart, by_account(accounts));
     }
 }

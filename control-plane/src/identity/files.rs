@@ -1,9 +1,10 @@
 //! The files of the certificate authority, which are reloaded when they change.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use std::{fs, io};
 
+use mesh_runtime::file::{self, FileError};
 use tokio::time::MissedTickBehavior;
 
 use super::{Issuer, IssuerError, KeyError, TokenKey, Validity};
@@ -22,8 +23,8 @@ pub struct Files {
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Read(#[from] FileError),
     #[error("cannot use the issuer in {path}")]
     Issuer { path: PathBuf, source: IssuerError },
     #[error("cannot verify tokens with {path}")]
@@ -119,7 +120,7 @@ impl Files {
         })
     }
 
-    fn read(&self) -> Result<FileContents, LoadError> {
+    fn read(&self) -> Result<FileContents, FileError> {
         Ok(FileContents {
             certificate: read(&self.issuer_certificate)?,
             key: read(&self.issuer_key)?,
@@ -129,9 +130,6 @@ impl Files {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
-    fs::read(path).map_err(|source| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    })
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(file::failed("cannot read", path))
 }

@@ -109,7 +109,7 @@ impl PendingReview<'_> {
             InjectionResult::Unchanged => ("true", String::new()),
             InjectionResult::Rejected => ("true", "invalid_annotation".to_owned()),
             InjectionResult::Skipped(reasons) => {
-                let codes: Vec<&str> = reasons.iter().map(|reason| reason.code()).collect();
+                let codes: Vec<&str> = reasons.iter().map(|reason| reason.as_str()).collect();
                 ("true", codes.join(","))
             }
         };

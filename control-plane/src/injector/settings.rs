@@ -1,10 +1,10 @@
 //! The values and trust anchors for injection, from two files of mounted ConfigMaps, which are
 //! reloaded when they change.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
 use arc_swap::ArcSwap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -14,6 +14,7 @@ use mesh_k8s::kinds::Pod;
 use mesh_k8s::pod::owner::Owner;
 use mesh_k8s::values::Values;
 use mesh_k8s::values::reading::ValuesError;
+use mesh_runtime::file::{self, FileError};
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::time::MissedTickBehavior;
 
@@ -36,8 +37,8 @@ pub(crate) struct SettingsFiles {
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Read(#[from] FileError),
     #[error("{path} is not YAML")]
     Yaml {
         path: PathBuf,
@@ -118,7 +119,22 @@ impl SettingsFiles {
         }
     }
 
-    fn read(&self) -> Result<Contents, SettingsError> {
+    /// Returns the settings that files with these contents would have.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn simulated(
+        &self,
+        values: &str,
+        trust_anchors: &str,
+    ) -> Result<Arc<Settings>, SettingsError> {
+        let contents = Contents {
+            values: values.to_owned(),
+            trust_anchors: trust_anchors.to_owned(),
+        };
+        let current = ArcSwap::from_pointee(self.parse(&contents)?);
+        Ok(Arc::new(Settings { current }))
+    }
+
+    fn read(&self) -> Result<Contents, FileError> {
         Ok(Contents {
             values: read(&self.values)?,
             trust_anchors: read(&self.trust_anchors)?,
@@ -166,11 +182,8 @@ impl SettingsFiles {
     }
 }
 
-fn read(path: &Path) -> Result<String, SettingsError> {
-    fs::read_to_string(path).map_err(|source| SettingsError::Read {
-        path: path.to_owned(),
-        source,
-    })
+fn read(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(file::failed("cannot read", path))
 }
 
 #[cfg(test)]
@@ -197,7 +210,7 @@ mod tests {
             fs::write(&files.trust_anchors, anchors).unwrap();
             files.load()
         };
-        assert!(matches!(files.load(), Err(SettingsError::Read { .. })));
+        assert!(matches!(files.load(), Err(SettingsError::Read(_))));
         assert!(matches!(
             load("proxy: 5", PEM),
             Err(SettingsError::Values { .. })

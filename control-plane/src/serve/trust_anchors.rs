@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, stream};
-use mesh_api::identity::{TrustBundle, trust_bundle_to_proto};
+use mesh_api::identity::trust_bundle_to_proto;
 use mesh_api::mesh::identity::trust_anchors_server::TrustAnchors;
 use mesh_api::mesh::identity::{self as wire, WatchRequest};
+use mesh_core::trust_bundle::TrustBundle;
 use mesh_runtime::drain;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
@@ -50,9 +51,10 @@ impl Watching {
         loop {
             if !std::mem::take(&mut self.is_first) {
                 tokio::select! {
-                    changed = self.bundles.changed() => changed.ok()?,
+                    biased;
                     () = self.drain.draining() => return None,
                     () = self.stream.taken() => return None,
+                    changed = self.bundles.changed() => changed.ok()?,
                 }
             }
             if let Some(bundle) = self.bundles.borrow_and_update().clone() {

@@ -393,6 +393,22 @@ fn fields_without_record_have_the_values_of_linkerd() {
         panic!("{balancer:?}");
     };
     assert_eq!(load.penalty_decay, seconds(10));
+    let backoff = Backoff {
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(2),
+        jitter: 0.5,
+    };
+    let accrual = accrual::to_proto(FailureAccrual::ConsecutiveFailures {
+        max_failures: 7,
+        backoff,
+    });
+    assert_eq!(accrual.ejection, None);
+    let Some(wire::failure_accrual::Kind::ConsecutiveFailures(policy)) = accrual.kind else {
+        panic!("{accrual:?}");
+    };
+    assert!(!policy.backoff.unwrap().respect_retry_after_hint);
+    let of_retry = value::backoff_to_proto(backoff);
+    assert!(!of_retry.respect_retry_after_hint);
     let (timeouts, deprecated) = rule::timeouts_to_proto(Timeouts {
         request: Some(Duration::from_secs(2)),
         ..Timeouts::default()

@@ -303,8 +303,11 @@ pub fn http_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> Option<Rule
 
 #[cfg(test)]
 mod tests {
+    use ::http::header::HOST;
+
     use super::*;
     use crate::meta::Resource;
+    use crate::route::HostMatch;
 
     fn routes(paths: &[&str]) -> Vec<HttpRoute> {
         let rules = paths.iter().map(|path| Rule {
@@ -423,6 +426,17 @@ mod tests {
             ..RequestHead::from(&request)
         };
         assert_eq!(http_rule(&both, &raw).unwrap().route, 0);
+        // A route with conditions that a comparison of bytes leaves out.
+        let mut of_host = probe("/a%2Fb");
+        of_host.hosts = vec![HostMatch::Exact("web".into())];
+        let mut with_header = probe("/a%2Fb");
+        with_header.rules[0].matches[0].headers = vec![http::HeaderMatch {
+            name: HOST,
+            value: http::HeaderValueMatch::Exact("web".parse().unwrap()),
+        }];
+        for narrow in [of_host, with_header] {
+            assert_eq!(route_of(&[default_http_route(), narrow], "/a%2Fb"), strict);
+        }
     }
 
     #[test]

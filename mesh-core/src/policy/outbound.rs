@@ -11,7 +11,7 @@ use crate::resilience::{FailureAccrual, GrpcRetry, HttpRetry, Timeouts};
 use crate::route::filter::Filter;
 use crate::route::grpc::GrpcMatch;
 use crate::route::http::HttpMatch;
-use crate::route::{HostMatch, Route};
+use crate::route::{HostMatch, Route, Rule};
 
 /// The policy of one destination.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,6 +151,52 @@ pub enum Target {
     Authority(Arc<str>),
 }
 
+impl OutboundPolicy {
+    /// Returns a policy that detects the protocol and sends everything to one backend.
+    pub fn forwarding(meta: &Meta, target: BackendTarget, detect_timeout: Duration) -> Self {
+        let backend = Backend {
+            meta: meta.clone(),
+            target,
+        };
+        let backends = Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
+            backend,
+            filters: Vec::new(),
+            verdict: TcpVerdict::Forward,
+        })]);
+        let rule = Rule {
+            matches: vec![HttpMatch::default()],
+            action: OutboundRule {
+                filters: Vec::new(),
+                backends: backends.clone(),
+                timeouts: Timeouts::default(),
+                retry: None,
+                allow_request_headers: false,
+            },
+        };
+        let http = HttpRoutes {
+            routes: vec![Route {
+                meta: meta.clone(),
+                hosts: Vec::new(),
+                rules: vec![rule],
+            }],
+            failure_accrual: None,
+        };
+        Self {
+            parent: meta.clone(),
+            protocol: OutboundProtocol::Detect {
+                timeout: detect_timeout,
+                opaque: Some(TcpRoute {
+                    meta: meta.clone(),
+                    backends,
+                    verdict: TcpVerdict::Forward,
+                }),
+                http1: http.clone(),
+                http2: http,
+            },
+        }
+    }
+}
+
 impl OutboundProtocol {
     /// Returns the route of connections that are not parsed: by the policy, or by the profile where
     /// the policy would detect the protocol. `None` if connections are parsed.
@@ -168,5 +214,65 @@ impl TcpRoute {
     /// the policy allows them.
     pub fn is_split_by(&self, profile: &Profile) -> bool {
         self.verdict == TcpVerdict::Forward && !profile.overrides.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::WeightedAuthority;
+
+    fn route(verdict: TcpVerdict) -> TcpRoute {
+        TcpRoute {
+            meta: Meta::new_default("tcp"),
+            backends: Distribution::Empty,
+            verdict,
+        }
+    }
+
+    #[test]
+    fn policy_or_profile_decides_that_connections_are_opaque() {
+        let forward = route(TcpVerdict::Forward);
+        let http = HttpRoutes {
+            routes: Vec::new(),
+            failure_accrual: None,
+        };
+        let detected = |opaque: Option<&TcpRoute>| OutboundProtocol::Detect {
+            timeout: Duration::from_secs(1),
+            opaque: opaque.cloned(),
+            http1: http.clone(),
+            http2: http.clone(),
+        };
+        let by_policy = |route: Option<&TcpRoute>| OutboundProtocol::Opaque(route.cloned());
+        let some = Some(&forward);
+        for (protocol, profile_opaque, expected) in [
+            (by_policy(some), false, Some(some)),
+            (by_policy(None), false, Some(None)),
+            (detected(some), false, None),
+            (detected(some), true, Some(some)),
+            (detected(None), true, Some(None)),
+            (OutboundProtocol::Http1(http.clone()), true, None),
+        ] {
+            let profile = Profile {
+                opaque: profile_opaque,
+                ..Profile::default()
+            };
+            assert_eq!(protocol.opaque(&profile), expected, "{protocol:?}");
+        }
+    }
+
+    #[test]
+    fn profile_splits_connections_that_the_policy_allows() {
+        let split = Profile {
+            overrides: vec![WeightedAuthority {
+                authority: "other:80".into(),
+                weight: 1,
+            }],
+            ..Profile::default()
+        };
+        let allowed = route(TcpVerdict::Forward);
+        assert!(allowed.is_split_by(&split));
+        assert!(!allowed.is_split_by(&Profile::default()));
+        assert!(!route(TcpVerdict::Forbidden).is_split_by(&split));
     }
 }

@@ -18,39 +18,28 @@ pub enum Decision {
     Skip(Vec<SkipReason>),
 }
 
-/// Why a pod is not injected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SkipReason {
-    /// The pod uses the network of its node.
-    HostNetwork,
-    /// The pod already has a proxy of this or another mesh.
-    SidecarExists,
-    /// The namespace has an invalid `linkerd.io/inject`.
-    InvalidNamespaceAnnotation,
-    /// The pod has an invalid `linkerd.io/inject`.
-    InvalidWorkloadAnnotation,
-    /// The namespace enables injection and the pod disables it.
-    DisabledByAnnotation,
-    /// Neither namespace nor pod enables injection.
-    NotEnabled,
-    /// The pod has no token, which its proxy needs to obtain a certificate.
-    NoServiceAccountToken,
+mesh_core::names! {
+    /// Why a pod is not injected. The names are label values of metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum SkipReason {
+        /// The pod uses the network of its node.
+        HostNetwork = "host_network_enabled",
+        /// The pod already has a proxy of this or another mesh.
+        SidecarExists = "sidecar_already_exists",
+        /// The namespace has an invalid `linkerd.io/inject`.
+        InvalidNamespaceAnnotation = "invalid_inject_annotation_at_ns",
+        /// The pod has an invalid `linkerd.io/inject`.
+        InvalidWorkloadAnnotation = "invalid_inject_annotation_at_workload",
+        /// The namespace enables injection and the pod disables it.
+        DisabledByAnnotation = "injection_disable_annotation_present",
+        /// Neither namespace nor pod enables injection.
+        NotEnabled = "injection_enable_annotation_absent",
+        /// The pod has no token, which its proxy needs to obtain a certificate.
+        NoServiceAccountToken = "disabled_automount_service_account_token_account",
+    }
 }
 
 impl SkipReason {
-    /// Returns the label value of metrics.
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::HostNetwork => "host_network_enabled",
-            Self::SidecarExists => "sidecar_already_exists",
-            Self::InvalidNamespaceAnnotation => "invalid_inject_annotation_at_ns",
-            Self::InvalidWorkloadAnnotation => "invalid_inject_annotation_at_workload",
-            Self::DisabledByAnnotation => "injection_disable_annotation_present",
-            Self::NotEnabled => "injection_enable_annotation_absent",
-            Self::NoServiceAccountToken => "disabled_automount_service_account_token_account",
-        }
-    }
-
     /// Returns the explanation in events and reports.
     pub const fn text(self) -> &'static str {
         match self {

@@ -536,3 +536,25 @@ fn invalid_cluster_networks_are_rejected() {
     let error = patch(&values, &enabled(), &web(), &deployment()).unwrap_err();
     assert!(error.to_string().contains("\"here\""), "{error}");
 }
+
+#[test]
+fn effective_settings_are_the_pods_before_the_namespaces_before_the_values() {
+    let mut chart = values();
+    chart.proxy_init.ignore_inbound_ports = "25".into();
+    let skip = "config.linkerd.io/skip-inbound-ports";
+    let policy = "config.linkerd.io/default-inbound-policy";
+    let namespace = meta(&[(skip, "26"), (policy, "deny"), ("example.com/own", "x")]);
+    let check = |pod: &[(&str, &str)], expect: (&str, &str)| {
+        let (annotations, values) = effective(&chart, &namespace, &meta(pod));
+        let found = (
+            &*values.proxy_init.ignore_inbound_ports,
+            &*values.proxy.default_inbound_policy,
+        );
+        assert_eq!(found, expect, "{pod:?}");
+        assert_eq!(annotations.len(), 2, "{annotations:?}");
+    };
+    check(&[], ("26", "deny"));
+    check(&[(skip, "27")], ("27", "deny"));
+    // An invalid annotation hides the namespace's.
+    check(&[(policy, "all")], ("26", "all-unauthenticated"));
+}

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::Values;
+use crate::spelling::distance;
 
 /// A key that is accepted because values files for Linkerd contain it, and has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,30 +298,15 @@ fn suggestion(path: &str) -> String {
         .filter(|name| !name.is_empty())
         .try_fold(&schema, |place, name| properties(place)?.get(name));
     let neighbours = place.and_then(properties).into_iter().flatten();
+    let name = name.to_lowercase();
     let near = neighbours
-        .map(|(known, _)| (distance(known, name), known))
+        .map(|(known, _)| (distance(&known.to_lowercase(), &name), known))
         .min()
         .filter(|(distance, _)| *distance <= 2);
     match near {
         Some((_, known)) => format!(": did you mean {}?", join_path(parent, known)),
         None => "; docs/reference/values.md lists them".to_owned(),
     }
-}
-
-/// Returns the edit distance (Levenshtein) without regard to case.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.to_lowercase().chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, letter) in one.to_lowercase().chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, wanted) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *wanted);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 /// Finds the value that causes an error by deserializing each value alone.

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_api::identity::TrustBundle;
+use mesh_core::trust_bundle::TrustBundle;
 use mesh_api::mesh::identity::{self as wire, WatchRequest};
 use mesh_core::resilience::Backoff;
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};

@@ -38,7 +38,7 @@ pub(super) fn web() -> Vec<Right> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use mesh_core::rights;
+    use mesh_test_support::rights::{by_account, granted};
 
     use super::*;
     use crate::namespace_metadata;
@@ -71,9 +71,9 @@ mod tests {
             ("linkerd-viz/tap-injector", tap_injector()),
             ("linkerd-viz/web", web()),
         ]);
-        let mut granted = rights::granted(CHART, &BUILT_IN);
+        let mut chart = granted(CHART, &BUILT_IN);
         // Another program.
-        granted.remove("linkerd-viz/prometheus");
-        assert_eq!(granted, rights::by_account(accounts));
+        chart.remove("linkerd-viz/prometheus");
+        assert_eq!(chart, by_account(accounts));
     }
 }

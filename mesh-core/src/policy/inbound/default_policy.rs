@@ -3,7 +3,6 @@
 //! The controller builds them for every port of a known workload, the proxy from its environment
 //! until the controller has responded.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -15,21 +14,24 @@ use super::{
 };
 use crate::meta::Meta;
 
-/// The policy of a port that no Server selects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DefaultPolicy {
-    /// All clients.
-    AllUnauthenticated,
-    /// Clients with a mesh identity.
-    AllAuthenticated,
-    /// Clients from the networks of the cluster.
-    ClusterUnauthenticated,
-    /// Clients from the networks of the cluster with a mesh identity.
-    ClusterAuthenticated,
-    /// No client.
-    Deny,
-    /// All clients, under its own name, so that metrics show what `Deny` would reject.
-    Audit,
+crate::names! {
+    /// The policy of a port that no Server selects. Flags, annotations and metric labels have the
+    /// names.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum DefaultPolicy, ALL {
+        /// All clients.
+        AllUnauthenticated = "all-unauthenticated",
+        /// Clients with a mesh identity.
+        AllAuthenticated = "all-authenticated",
+        /// Clients from the networks of the cluster.
+        ClusterUnauthenticated = "cluster-unauthenticated",
+        /// Clients from the networks of the cluster with a mesh identity.
+        ClusterAuthenticated = "cluster-authenticated",
+        /// No client.
+        Deny = "deny",
+        /// All clients, under its own name, so that metrics show what `Deny` would reject.
+        Audit = "audit",
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,28 +42,6 @@ pub enum DefaultPolicy {
 pub struct UnknownDefaultPolicy(pub String);
 
 impl DefaultPolicy {
-    /// All default policies.
-    pub const ALL: [Self; 6] = [
-        Self::AllUnauthenticated,
-        Self::AllAuthenticated,
-        Self::ClusterUnauthenticated,
-        Self::ClusterAuthenticated,
-        Self::Deny,
-        Self::Audit,
-    ];
-
-    /// Returns the name in flags, annotations and metric labels.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AllUnauthenticated => "all-unauthenticated",
-            Self::AllAuthenticated => "all-authenticated",
-            Self::ClusterUnauthenticated => "cluster-unauthenticated",
-            Self::ClusterAuthenticated => "cluster-authenticated",
-            Self::Deny => "deny",
-            Self::Audit => "audit",
-        }
-    }
-
     /// Returns the variant for a port that requires a client identity. `Audit` becomes the strict
     /// form of what it allows.
     pub fn requiring_identity(self) -> Self {
@@ -149,12 +129,6 @@ impl FromStr for DefaultPolicy {
             .into_iter()
             .find(|policy| policy.as_str() == text)
             .ok_or_else(|| UnknownDefaultPolicy(text.to_owned()))
-    }
-}
-
-impl fmt::Display for DefaultPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

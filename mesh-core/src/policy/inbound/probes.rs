@@ -173,3 +173,199 @@ pub(super) fn literal_rule(routes: &[HttpRoute], request: &RequestHead<'_>) -> O
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::HeaderMap;
+
+    use super::super::{Client, ClientTls, HttpServer, default_grpc_route, default_http_route};
+    use super::*;
+    use crate::meta::Resource;
+
+    const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+    fn http() -> HttpServer {
+        HttpServer {
+            routes: vec![default_http_route()],
+            rate_limit: None,
+        }
+    }
+
+    fn detect(http: HttpServer) -> ServerProtocol {
+        let timeout = Duration::from_secs(1);
+        ServerProtocol::Detect { timeout, http }
+    }
+
+    fn grpc() -> ServerProtocol {
+        ServerProtocol::Grpc(vec![default_grpc_route()])
+    }
+
+    /// A port that probes of HTTP in the clear, of gRPC and in TLS are sent to.
+    fn probes(paths: &[&str], grpc: bool, tls: bool) -> PortProbes {
+        PortProbes {
+            paths: paths.iter().map(|path| (*path).to_owned()).collect(),
+            grpc,
+            tls,
+        }
+    }
+
+    fn denying(protocol: ServerProtocol) -> ServerPolicy {
+        ServerPolicy {
+            meta: Meta::new_default("deny"),
+            protocol,
+            authorizations: Arc::new([]),
+            is_terminating: false,
+        }
+    }
+
+    /// Whether a policy admits a client without TLS, with a request or with a connection that is
+    /// not HTTP.
+    fn admits(policy: &ServerPolicy, ip: &str, request: Option<(Method, &str)>) -> bool {
+        let client = Client {
+            ip: ip.parse().unwrap(),
+            tls: ClientTls::None,
+        };
+        let none = InboundRule::default();
+        let rule = match &request {
+            None => &none,
+            Some((method, path)) => {
+                let head = RequestHead {
+                    method,
+                    scheme: None,
+                    authority: None,
+                    path,
+                    is_raw: false,
+                    query: None,
+                    headers: &HeaderMap::new(),
+                };
+                let Some(at) = policy.find(&head) else {
+                    return false;
+                };
+                policy.rule(at).1
+            }
+        };
+        policy.authorize(rule, &client).is_some()
+    }
+
+    const KUBELET: &str = "10.0.0.7";
+    const NODE: &str = "192.168.0.1";
+
+    fn admitting(policy: ServerPolicy, probes: &PortProbes) -> ServerPolicy {
+        let clients = ProbeClients {
+            networks: &["10.0.0.0/24".parse().unwrap()],
+            node: &[NODE.parse().unwrap()],
+        };
+        policy.admitting(probes, clients)
+    }
+
+    /// A client of the networks may send the known requests, and the node anything where a path
+    /// cannot be known.
+    #[test]
+    fn kubelet_is_admitted_by_its_requests_or_by_its_address() {
+        let get = |path| Some((Method::GET, path));
+        let post = |path| Some((Method::POST, path));
+        let paths = || probes(&["/ready", "/live"], false, false);
+        let clear: [fn() -> ServerProtocol; 3] = [
+            || detect(http()),
+            || ServerProtocol::Http1(http()),
+            || ServerProtocol::Http2(http()),
+        ];
+        let mut rows = Vec::new();
+        for protocol in clear {
+            rows.extend([
+                (protocol(), paths(), get("/ready"), true, true),
+                (protocol(), paths(), get("/live"), true, true),
+                // A response may have redirected the kubelet.
+                (protocol(), paths(), get("/other"), false, true),
+                (protocol(), paths(), post("/ready"), false, true),
+                (
+                    protocol(),
+                    probes(&[], true, false),
+                    post(HEALTH),
+                    true,
+                    false,
+                ),
+                (
+                    protocol(),
+                    probes(&[], true, false),
+                    get(HEALTH),
+                    false,
+                    false,
+                ),
+                (
+                    protocol(),
+                    probes(&[], false, false),
+                    get("/"),
+                    false,
+                    false,
+                ),
+            ]);
+        }
+        let tls = || probes(&[], false, true);
+        rows.extend([
+            (detect(http()), tls(), None, false, true),
+            (detect(http()), tls(), get("/"), false, true),
+            // TLS is refused here.
+            (ServerProtocol::Http1(http()), tls(), get("/"), false, false),
+            (grpc(), probes(&[], true, true), post(HEALTH), true, false),
+            (
+                grpc(),
+                probes(&[], true, true),
+                post("/a.B/C"),
+                false,
+                false,
+            ),
+            (grpc(), paths(), post(HEALTH), false, false),
+            (ServerProtocol::Opaque, paths(), None, false, true),
+            (ServerProtocol::Tls, tls(), None, false, true),
+        ]);
+        for (protocol, probes, request, in_networks, on_node) in rows {
+            let policy = admitting(denying(protocol), &probes);
+            let found = [KUBELET, NODE].map(|ip| admits(&policy, ip, request.clone()));
+            let case = format!("{:?} {probes:?} {request:?}", policy.protocol);
+            assert_eq!(found, [in_networks, on_node], "{case}");
+            assert!(!admits(&policy, "10.0.1.7", request.clone()), "{case}");
+        }
+    }
+
+    #[test]
+    fn routes_of_users_replace_the_admission() {
+        let user = Meta::Resource(Resource::new(
+            "policy.linkerd.io",
+            "HTTPRoute",
+            "shop",
+            "web",
+        ));
+        let mut http = http();
+        http.routes[0].meta = user.clone();
+        let grpc = vec![Route {
+            meta: user,
+            ..default_grpc_route()
+        }];
+        for protocol in [
+            detect(http.clone()),
+            ServerProtocol::Http1(http.clone()),
+            ServerProtocol::Http2(http),
+            ServerProtocol::Grpc(grpc),
+        ] {
+            let policy = denying(protocol);
+            let probed = probes(&["/ready"], true, true);
+            assert_eq!(admitting(policy.clone(), &probed), policy);
+        }
+    }
+
+    #[test]
+    fn no_client_is_admitted_without_addresses() {
+        let none = ProbeClients {
+            networks: &[],
+            node: &[],
+        };
+        for protocol in [detect(http()), grpc(), ServerProtocol::Opaque] {
+            let policy = denying(protocol);
+            let probed = probes(&["/ready"], true, true);
+            assert_eq!(policy.clone().admitting(&probed, none), policy);
+        }
+    }
+}

@@ -240,3 +240,9 @@ fn invalid_settings_are_named() {
         "exposeHeaders: \"*\" must be the only entry",
     );
 }
+
+#[test]
+fn settings_are_returned_as_they_were_given() {
+    let settings = allowing(&["https://a.example"]);
+    assert_eq!(Cors::new(settings.clone()).unwrap().settings(), &settings);
+}

@@ -113,3 +113,11 @@ fn other_texts_describe_no_fault() {
         assert!(problem.contains(expected), "{text}: {problem}");
     }
 }
+
+#[test]
+fn reference_names_a_fault_whose_annotation_has_its_name() {
+    assert!(is_reference(GROUP, KIND));
+    assert!(!is_reference(GROUP, "Other"));
+    assert!(!is_reference("other.io", KIND));
+    assert_eq!(annotation("it"), "fault.linkerd.io/it");
+}

@@ -4,6 +4,9 @@ use http::{HeaderMap, Request};
 use proptest::prelude::*;
 
 use super::*;
+use crate::backend::BackendTarget;
+use crate::meta::Meta;
+use crate::route::cors::CorsSettings;
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(HeaderName, HeaderValue)> {
     pairs
@@ -278,6 +281,78 @@ fn ratio_includes_its_share_of_draws() {
     }
     assert!(ratio(1, 2).includes(u32::MAX / 2));
     assert!(!ratio(1, 2).includes(u32::MAX / 2 + 1));
+}
+
+/// Linkerd's proxies apply the filters that Linkerd's API has, and fail requests of a filter that
+/// is not supported.
+#[test]
+fn filters_beyond_linkerd_and_left_out_ones_are_named() {
+    let cors = Cors::new(CorsSettings::default()).unwrap();
+    let mirror = RequestMirror {
+        backend: Arc::new(Backend {
+            meta: Meta::new_default("mirror"),
+            target: BackendTarget::None,
+        }),
+        ratio: Ratio::ALL,
+    };
+    let response = || Filter::ResponseHeaders(HeaderModifier::default());
+    let delay = Filter::Delay {
+        duration: Duration::from_secs(1),
+        ratio: Ratio::ALL,
+    };
+    let http_failure = Filter::InjectHttpFailure {
+        status: StatusCode::TOO_MANY_REQUESTS,
+        message: "busy".into(),
+        ratio: Ratio::ALL,
+    };
+    for (filter, http, grpc, by_server, by_linkerd) in [
+        (
+            Filter::UrlRewrite(UrlRewrite::default()),
+            "URLRewrite",
+            "URLRewrite",
+            false,
+            false,
+        ),
+        (response(), "", "ResponseHeaderModifier", true, false),
+        (
+            Filter::RequestMirror(mirror),
+            "RequestMirror",
+            "RequestMirror",
+            false,
+            false,
+        ),
+        (Filter::Cors(Arc::new(cors)), "CORS", "CORS", false, false),
+        (
+            delay,
+            "ExtensionRef to a delay",
+            "ExtensionRef to a delay",
+            false,
+            true,
+        ),
+        (
+            Filter::RequestHeaders(HeaderModifier::default()),
+            "",
+            "",
+            false,
+            false,
+        ),
+        (Filter::Redirect(Redirect::default()), "", "", false, false),
+        (http_failure, "", "", false, false),
+        (
+            Filter::InternalError("unknown".into()),
+            "",
+            "",
+            false,
+            false,
+        ),
+    ] {
+        let beyond = |requests| filter.type_beyond_linkerd(requests).unwrap_or_default();
+        assert_eq!(beyond(RequestKind::Http), http, "{filter:?}");
+        assert_eq!(beyond(RequestKind::Grpc), grpc, "{filter:?}");
+        let left_out = [Proxies::OfServer, Proxies::Linkerd].map(|by| filter.left_out(by));
+        let is_left_out = left_out.map(|clause| clause.is_some_and(|it| it.contains("do not")));
+        assert_eq!(is_left_out, [by_server, by_linkerd], "{filter:?}");
+    }
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mesh_api::identity::TrustBundle;
+use mesh_core::trust_bundle::TrustBundle;
 use mesh_api::proto::destination as dst;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::policy::inbound::ServerPolicy;

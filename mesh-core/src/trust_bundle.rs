@@ -1,0 +1,160 @@
+//! Trust anchors with numbers: how the identity service numbers a change, and which anchors a proxy
+//! takes from it (docs/adr/0173).
+
+use std::cmp::Ordering;
+use std::time::SystemTime;
+
+/// The trust anchors of the mesh. A higher number replaces a lower one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TrustBundle {
+    /// Not 0. Increases with each change, across restarts and replicas of the identity service.
+    pub number: u64,
+    /// In PEM.
+    pub anchors: String,
+}
+
+/// What a replica of the identity service does with the anchors that it has read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublishStep {
+    /// Sends the bundle of the record.
+    Send(TrustBundle),
+    /// Replaces the record by this bundle, and sends it if that succeeded.
+    Write(TrustBundle),
+    /// The files of this process and the source differ. One of them is about to change.
+    Wait,
+}
+
+/// Why a proxy refuses a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BundleRefusal {
+    /// A replica with an earlier bundle, or a service that was restored from a backup, sent it.
+    #[error("its number {number} is lower than {current}, the number of the anchors in use")]
+    Outdated {
+        /// The number of the refused bundle.
+        number: u64,
+        /// The number of the bundle in use.
+        current: u64,
+    },
+    /// Two bundles have this number.
+    #[error("it has the number {0} of the anchors in use, but is not the same")]
+    Ambiguous(u64),
+}
+
+impl TrustBundle {
+    /// Returns the bundle with other anchors that follows `last`. Its number is at least the time
+    /// in seconds, so that it also increases when the last one is lost.
+    pub fn following(last: Option<&Self>, anchors: &str, now: SystemTime) -> Self {
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = since_1970.map_or(1, |since| since.as_secs());
+        let least = last.map_or(1, |last| last.number.saturating_add(1));
+        Self {
+            number: least.max(seconds),
+            anchors: anchors.to_owned(),
+        }
+    }
+
+    /// Returns whether the bundle replaces the one in use; false if they are the same. `None` are
+    /// the anchors of a proxy's environment.
+    ///
+    /// # Errors
+    ///
+    /// The bundle has a lower number, or other anchors with the same number.
+    pub fn replaces(&self, current: Option<&Self>) -> Result<bool, BundleRefusal> {
+        let Some(current) = current else {
+            return Ok(true);
+        };
+        match self.number.cmp(&current.number) {
+            Ordering::Greater => Ok(true),
+            Ordering::Equal if self == current => Ok(false),
+            Ordering::Equal => Err(BundleRefusal::Ambiguous(self.number)),
+            Ordering::Less => Err(BundleRefusal::Outdated {
+                number: self.number,
+                current: current.number,
+            }),
+        }
+    }
+}
+
+/// Decides how the anchors are numbered. `last` is the bundle of the record, and `source` the
+/// anchors of the object that operators write, which must be read after the record. `verified` are
+/// the anchors in the files of this process, which it has verified with its issuer. So a replica
+/// whose files are late writes nothing, and one that writes has read a source at least as new as
+/// the record.
+pub fn publish_step(
+    last: Option<TrustBundle>,
+    source: Option<&str>,
+    verified: &str,
+    now: SystemTime,
+) -> PublishStep {
+    let is_recorded = last.as_ref().is_some_and(|last| last.anchors == verified);
+    if !is_recorded && source == Some(verified) {
+        return PublishStep::Write(TrustBundle::following(last.as_ref(), verified, now));
+    }
+    last.map_or(PublishStep::Wait, PublishStep::Send)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn bundle(number: u64, anchors: &str) -> TrustBundle {
+        TrustBundle {
+            number,
+            anchors: anchors.to_owned(),
+        }
+    }
+
+    #[test]
+    fn changed_anchors_get_the_next_number_once_files_and_source_agree() {
+        let recorded = || Some(bundle(NOW, "one"));
+        let future = || Some(bundle(NOW + 900, "one"));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
+        let write = |number, anchors| PublishStep::Write(bundle(number, anchors));
+        let send = PublishStep::Send(bundle(NOW, "one"));
+        for (last, source, verified, expected) in [
+            // The first bundle.
+            (None, Some("one"), "one", write(NOW, "one")),
+            (None, Some("two"), "one", PublishStep::Wait),
+            (None, None, "one", PublishStep::Wait),
+            (recorded(), Some("one"), "one", send.clone()),
+            // The volume of this replica is late, or only this replica has the change so far.
+            (recorded(), Some("two"), "one", send.clone()),
+            (recorded(), Some("one"), "two", send),
+            // At the same second, and with a record from the future.
+            (recorded(), Some("two"), "two", write(NOW + 1, "two")),
+            (future(), Some("two"), "two", write(NOW + 901, "two")),
+        ] {
+            assert_eq!(publish_step(last, source, verified, now), expected);
+        }
+    }
+
+    #[test]
+    fn number_does_not_overflow() {
+        let last = bundle(u64::MAX, "one");
+        let next = TrustBundle::following(Some(&last), "two", SystemTime::UNIX_EPOCH);
+        assert_eq!(next.number, u64::MAX);
+    }
+
+    #[test]
+    fn only_a_higher_number_replaces_the_bundle() {
+        let current = bundle(5, "one");
+        let outdated = BundleRefusal::Outdated {
+            number: 4,
+            current: 5,
+        };
+        for (new, expected) in [
+            (bundle(6, "two"), Ok(true)),
+            (bundle(6, "one"), Ok(true)),
+            (bundle(5, "one"), Ok(false)),
+            (bundle(5, "two"), Err(BundleRefusal::Ambiguous(5))),
+            (bundle(4, "one"), Err(outdated)),
+        ] {
+            assert_eq!(new.replaces(Some(&current)), expected, "{new:?}");
+            assert_eq!(new.replaces(None), Ok(true));
+        }
+    }
+}
