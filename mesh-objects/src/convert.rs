@@ -16,7 +16,7 @@ use self::connection_route::{gateway_tcp_route, gateway_tls_route};
 use self::egress_network::egress_network;
 use self::external_workload::external_workload;
 use self::listed::{Metadata, listed, listed_pod, listed_profile, listed_service};
-use self::pod::{node, owned_object, pod};
+use self::pod::{node, owned_object};
 use self::policy::{authorization_policy, mesh_tls_authentication, network_authentication, server};
 use self::profile::service_profile;
 use self::rate_limit::rate_limit_policy;
@@ -35,6 +35,7 @@ mod json;
 mod listed;
 mod manifest;
 mod object;
+mod parent;
 mod pod;
 mod policy;
 mod profile;
@@ -49,7 +50,7 @@ pub use self::{
     json::{Json, without_position},
     manifest::Manifest,
     object::{ObjectError, listed_object, object, reported_route, valid},
-    pod::default_policy,
+    pod::{default_policy, pod},
 };
 
 /// Why an object cannot be converted.

@@ -11,6 +11,7 @@ pub mod age;
 pub mod attachment;
 pub mod authorization;
 pub mod backend;
+pub mod egress;
 pub mod inbound;
 pub mod json;
 pub mod outbound;

@@ -185,6 +185,29 @@ tables! {
     EgressNetwork: egress_networks,
 }
 
+/// Defines lookups by namespace.
+macro_rules! in_namespace {
+    ($($lookup:ident: $table:ident of $record:ident,)+) => {
+        impl Store {
+            $(pub fn $lookup(&self, namespace: &Arc<str>) -> impl Iterator<Item = &$record> {
+                in_namespace(&self.$table, namespace)
+            })+
+        }
+    };
+}
+
+in_namespace! {
+    servers_in: servers of Server,
+    external_workloads_in: external_workloads of ExternalWorkload,
+    server_authorizations_in: server_authorizations of ServerAuthorization,
+    rate_limit_policies_in: rate_limit_policies of RateLimitPolicy,
+    authorization_policies_in: authorization_policies of AuthorizationPolicy,
+    grpc_routes_in: grpc_routes of GrpcRoute,
+    tls_routes_in: tls_routes of ConnectionRoute,
+    tcp_routes_in: tcp_routes of ConnectionRoute,
+    egress_networks_in: egress_networks of EgressNetwork,
+}
+
 impl FromIterator<Object> for Store {
     fn from_iter<I: IntoIterator<Item = Object>>(objects: I) -> Self {
         let mut store = Self::default();
@@ -374,6 +397,10 @@ impl Store {
         })
     }
 
+    /// Returns the Services with this cluster IP, by namespace and name. A cluster assigns each to
+    /// one Service, so several are a fault, which Linkerd's controllers treat differently: profiles
+    /// are refused, and policies are of the Service that was read last. Here policies are of the
+    /// first, so that all replicas choose the same.
     pub fn services_at(&self, ip: IpAddr) -> impl Iterator<Item = &Service> {
         let names = self.services_by_ip.get(&ip);
         names
@@ -399,66 +426,18 @@ impl Store {
             .filter_map(|name| self.slices.get(name).map(Arc::as_ref))
     }
 
-    pub fn servers_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &Server> {
-        in_namespace(&self.servers, namespace)
-    }
-
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
         self.servers.values().map(Arc::as_ref)
-    }
-
-    pub fn external_workloads_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &ExternalWorkload> {
-        in_namespace(&self.external_workloads, namespace)
     }
 
     pub fn external_workload(&self, name: &Name) -> Option<&ExternalWorkload> {
         self.external_workloads.get(name).map(Arc::as_ref)
     }
 
-    pub fn server_authorizations_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &ServerAuthorization> {
-        in_namespace(&self.server_authorizations, namespace)
-    }
-
-    pub fn rate_limit_policies_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &RateLimitPolicy> {
-        in_namespace(&self.rate_limit_policies, namespace)
-    }
-
-    pub fn authorization_policies_in(
-        &self,
-        namespace: &Arc<str>,
-    ) -> impl Iterator<Item = &AuthorizationPolicy> {
-        in_namespace(&self.authorization_policies, namespace)
-    }
-
     /// Returns the routes of both API groups.
     pub fn http_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &HttpRoute> {
         in_namespace(&self.policy_http_routes, namespace)
             .chain(in_namespace(&self.gateway_http_routes, namespace))
-    }
-
-    pub fn grpc_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &GrpcRoute> {
-        in_namespace(&self.grpc_routes, namespace)
-    }
-
-    pub fn tls_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ConnectionRoute> {
-        in_namespace(&self.tls_routes, namespace)
-    }
-
-    pub fn tcp_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ConnectionRoute> {
-        in_namespace(&self.tcp_routes, namespace)
-    }
-
-    pub fn egress_networks_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &EgressNetwork> {
-        in_namespace(&self.egress_networks, namespace)
     }
 
     /// Returns whether any Server makes a port of the pod opaque, even if policies use another

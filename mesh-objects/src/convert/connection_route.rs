@@ -3,9 +3,10 @@
 use mesh_k8s::kinds::{self, ConnectionRule, ObjectMeta, httproutes};
 
 use super::backend::backend_ref;
-use super::route::{ParentFields, host_match, parent_ref, weight};
+use super::parent::parent_ref;
+use super::route::{host_match, weight};
 use super::{created, name};
-use crate::model::{BackendRule, ConnectionRoute, Kind, ParentRef, RouteId, Rule};
+use crate::model::{BackendRule, ConnectionRoute, Kind, RouteId, Rule};
 
 pub(crate) fn gateway_tls_route(route: &kinds::TlsRoute) -> ConnectionRoute {
     let spec = &route.spec;
@@ -38,20 +39,10 @@ fn connection_route(
     rules: &Option<Vec<ConnectionRule>>,
 ) -> ConnectionRoute {
     let own = name(meta);
-    let parent = |parent: &httproutes::HttpRouteParentRefs| -> ParentRef {
-        let fields = ParentFields {
-            group: parent.group.as_deref(),
-            kind: parent.kind.as_deref(),
-            namespace: parent.namespace.as_deref(),
-            name: &parent.name,
-            port: parent.port,
-            section: parent.section_name.as_deref(),
-        };
-        parent_ref(&own, fields)
-    };
+    let parents = parents.iter().flatten();
     ConnectionRoute {
         created: created(meta),
-        parents: parents.iter().flatten().map(parent).collect(),
+        parents: parents.map(|parent| parent_ref!(&own, parent)).collect(),
         hosts: Vec::new(),
         rules: rules.iter().flatten().map(rule).collect(),
         timeouts: None,

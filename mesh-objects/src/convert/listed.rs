@@ -298,11 +298,7 @@ fn errors(pod: &Pod) -> Vec<ContainerError> {
 }
 
 fn cut(text: &str) -> String {
-    let mut end = text.len().min(MAX_ERROR_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
+    text[..text.floor_char_boundary(MAX_ERROR_TEXT)].to_owned()
 }
 
 fn proxy_version(pod: &Pod) -> &str {

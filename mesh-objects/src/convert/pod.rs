@@ -21,7 +21,7 @@ const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 /// Bounds the warnings for one annotation, which may have thousands of items.
 const MAX_WARNINGS: usize = 10;
 
-pub(crate) fn pod(pod: &Pod) -> PodRecord {
+pub fn pod(pod: &Pod) -> PodRecord {
     warn_of_invalid_ports(pod);
     let meta = &pod.metadata;
     let spec = pod.spec.as_ref();

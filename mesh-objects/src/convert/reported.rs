@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::backend::backend_ref;
-use super::route::{ParentFields, parent_ref};
+use super::parent::parent_ref;
 use super::{Json, Manifest, created, name};
 use crate::model::{
     Kind, Name, Object, ReportedBackend, ReportedKind, ReportedObject, ReportedRoute, ReportedSpec,
@@ -107,17 +107,8 @@ fn without_status(read: &DynamicObject) -> Result<Json, String> {
 /// A field of an unexpected type counts as missing; it is the problem of the object.
 fn route(own: &Name, spec: &Value, indexed: &Indexed) -> ReportedRoute {
     let fields = RouteFields::deserialize(spec).unwrap_or_default();
-    let parents = fields.parent_refs.iter().flatten().map(|parent| {
-        let fields = ParentFields {
-            group: parent.group.as_deref(),
-            kind: parent.kind.as_deref(),
-            namespace: parent.namespace.as_deref(),
-            name: &parent.name,
-            port: parent.port,
-            section: parent.section_name.as_deref(),
-        };
-        parent_ref(own, fields)
-    });
+    let parents = fields.parent_refs.iter().flatten();
+    let parents = parents.map(|parent| parent_ref!(own, parent));
     let rules = fields.rules.iter().flatten().enumerate();
     let backends = rules.flat_map(|(rule_at, rule)| {
         let backends = rule.backend_refs.iter().flatten().enumerate();

@@ -12,11 +12,10 @@ use mesh_k8s::kinds::{self, ObjectMeta, grpcroutes as grpc, httproutes as http_a
 use mesh_k8s::{crd, traffic_annotations};
 
 use super::backend::backend_ref;
+use super::parent::parent_ref;
 use super::server_route::warn_of_ignored;
-use super::{ConvertError, convert_all, created, filter, name, port_number};
-use crate::model::{
-    BackendRule, GrpcRoute, HttpRoute, Kind, Name, ParentKind, ParentRef, Route, RouteId, Rule,
-};
+use super::{ConvertError, convert_all, created, filter, name};
+use crate::model::{BackendRule, GrpcRoute, HttpRoute, Kind, ParentRef, Route, RouteId, Rule};
 
 /// Converts a route. A macro, because the types of routes have the same fields, but no trait for
 /// them.
@@ -24,18 +23,8 @@ macro_rules! convert_route {
     ($kind:ident, $route:expr, $rule:expr) => {{
         let (meta, spec) = (&$route.metadata, &$route.spec);
         let own = name(meta);
-        let parents = spec.parent_refs.iter().flatten().map(|parent| {
-            let fields = ParentFields {
-                group: parent.group.as_deref(),
-                kind: parent.kind.as_deref(),
-                namespace: parent.namespace.as_deref(),
-                name: &parent.name,
-                port: parent.port,
-                section: parent.section_name.as_deref(),
-            };
-            parent_ref(&own, fields)
-        });
-        let parents: Vec<ParentRef> = parents.collect();
+        let parents = spec.parent_refs.iter().flatten();
+        let parents: Vec<ParentRef> = parents.map(|parent| parent_ref!(&own, parent)).collect();
         let (timeouts, retries) = if has_clients(&parents) {
             (
                 traffic_annotations::timeouts(meta).map_err(ConvertError::of)?,
@@ -99,25 +88,6 @@ pub(crate) fn gateway_http_route(route: &kinds::HttpRoute) -> Result<HttpRoute, 
 
 pub(crate) fn gateway_grpc_route(route: &kinds::GrpcRoute) -> Result<GrpcRoute, ConvertError> {
     convert_route!(GatewayGrpcRoute, route, grpc_rule)
-}
-
-/// The fields of a parent reference, which all kinds of routes share.
-pub(super) struct ParentFields<'a> {
-    pub(super) group: Option<&'a str>,
-    pub(super) kind: Option<&'a str>,
-    pub(super) namespace: Option<&'a str>,
-    pub(super) name: &'a str,
-    pub(super) port: Option<i32>,
-    pub(super) section: Option<&'a str>,
-}
-
-pub(super) fn parent_ref(own: &Name, parent: ParentFields<'_>) -> ParentRef {
-    ParentRef {
-        kind: ParentKind::new(parent.group, parent.kind),
-        name: Name::new(parent.namespace.unwrap_or(&own.namespace), parent.name),
-        port: parent.port.and_then(port_number),
-        section: parent.section.map(Arc::from),
-    }
 }
 
 /// Whether clients apply the route. Its annotations have no effect otherwise, and the webhook does

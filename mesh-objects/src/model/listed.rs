@@ -21,24 +21,58 @@ pub struct ListedObject {
     pub detail: Detail,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ListedKind {
-    Namespace,
-    Pod,
-    Service,
-    ReplicationController,
-    Deployment,
-    DaemonSet,
-    StatefulSet,
-    ReplicaSet,
-    Job,
-    CronJob,
-    Server,
-    ServerAuthorization,
-    AuthorizationPolicy,
-    /// `policy.linkerd.io`
-    HttpRoute,
-    ServiceProfile,
+/// Defines the kinds: each with its API group, its `kind` in manifests and its type in requests.
+macro_rules! kinds {
+    ($($kind:ident: $group:literal, $name:literal, $type:literal;)+) => {
+        /// The kinds that the metrics API lists.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ListedKind {
+            $($kind,)+
+        }
+
+        impl ListedKind {
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+
+            /// Returns the `kind` in manifests.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+
+            /// Returns the API group; empty for the core group.
+            pub fn group(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $group,)+
+                }
+            }
+
+            /// Returns the type in requests: the kind in lower case.
+            pub fn resource_type(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $type,)+
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Namespace: "", "Namespace", "namespace";
+    Pod: "", "Pod", "pod";
+    Service: "", "Service", "service";
+    ReplicationController: "", "ReplicationController", "replicationcontroller";
+    Deployment: "apps", "Deployment", "deployment";
+    DaemonSet: "apps", "DaemonSet", "daemonset";
+    StatefulSet: "apps", "StatefulSet", "statefulset";
+    ReplicaSet: "apps", "ReplicaSet", "replicaset";
+    Job: "batch", "Job", "job";
+    CronJob: "batch", "CronJob", "cronjob";
+    Server: "policy.linkerd.io", "Server", "server";
+    ServerAuthorization: "policy.linkerd.io", "ServerAuthorization", "serverauthorization";
+    AuthorizationPolicy: "policy.linkerd.io", "AuthorizationPolicy", "authorizationpolicy";
+    HttpRoute: "policy.linkerd.io", "HTTPRoute", "httproute";
+    ServiceProfile: "linkerd.io", "ServiceProfile", "serviceprofile";
 }
 
 /// The fields that the tables show in addition to the metadata.
@@ -106,80 +140,6 @@ pub struct ProfileDetail {
 }
 
 impl ListedKind {
-    pub const ALL: [Self; 15] = [
-        Self::Namespace,
-        Self::Pod,
-        Self::Service,
-        Self::ReplicationController,
-        Self::Deployment,
-        Self::DaemonSet,
-        Self::StatefulSet,
-        Self::ReplicaSet,
-        Self::Job,
-        Self::CronJob,
-        Self::Server,
-        Self::ServerAuthorization,
-        Self::AuthorizationPolicy,
-        Self::HttpRoute,
-        Self::ServiceProfile,
-    ];
-
-    /// Returns the `kind` in manifests.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Namespace => "Namespace",
-            Self::Pod => "Pod",
-            Self::Service => "Service",
-            Self::ReplicationController => "ReplicationController",
-            Self::Deployment => "Deployment",
-            Self::DaemonSet => "DaemonSet",
-            Self::StatefulSet => "StatefulSet",
-            Self::ReplicaSet => "ReplicaSet",
-            Self::Job => "Job",
-            Self::CronJob => "CronJob",
-            Self::Server => "Server",
-            Self::ServerAuthorization => "ServerAuthorization",
-            Self::AuthorizationPolicy => "AuthorizationPolicy",
-            Self::HttpRoute => "HTTPRoute",
-            Self::ServiceProfile => "ServiceProfile",
-        }
-    }
-
-    /// Returns the API group; empty for the core group.
-    pub fn group(self) -> &'static str {
-        match self {
-            Self::Namespace | Self::Pod | Self::Service | Self::ReplicationController => "",
-            Self::Deployment | Self::DaemonSet | Self::StatefulSet | Self::ReplicaSet => "apps",
-            Self::Job | Self::CronJob => "batch",
-            Self::Server
-            | Self::ServerAuthorization
-            | Self::AuthorizationPolicy
-            | Self::HttpRoute => "policy.linkerd.io",
-            Self::ServiceProfile => "linkerd.io",
-        }
-    }
-
-    /// Returns the type in requests: the kind in lower case.
-    pub fn resource_type(self) -> &'static str {
-        match self {
-            Self::Namespace => "namespace",
-            Self::Pod => "pod",
-            Self::Service => "service",
-            Self::ReplicationController => "replicationcontroller",
-            Self::Deployment => "deployment",
-            Self::DaemonSet => "daemonset",
-            Self::StatefulSet => "statefulset",
-            Self::ReplicaSet => "replicaset",
-            Self::Job => "job",
-            Self::CronJob => "cronjob",
-            Self::Server => "server",
-            Self::ServerAuthorization => "serverauthorization",
-            Self::AuthorizationPolicy => "authorizationpolicy",
-            Self::HttpRoute => "httproute",
-            Self::ServiceProfile => "serviceprofile",
-        }
-    }
-
     pub fn of_resource_type(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

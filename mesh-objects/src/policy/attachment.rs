@@ -141,6 +141,11 @@ impl<'a> RouteParents<'a> {
 }
 
 impl Claim<'_> {
+    /// Returns what claims to one parent are ordered by; the first has precedence.
+    pub fn precedence(&self) -> (RouteRank, Kind, &Name) {
+        (self.rank, self.kind, self.route)
+    }
+
     /// Returns the refusal of a route of the kind `refused` that this claim takes precedence over.
     pub fn refusal(&self, refused: &'static str) -> Refusal {
         Refusal::Conflict {
@@ -360,5 +365,5 @@ pub fn conflict<'a>(
     let taken = claims.into_iter().filter(|claim| {
         claim.rank < rank && clients.contains(&&*claim.route.namespace) && claim.parent == reference
     });
-    taken.min_by_key(|claim| (claim.rank, claim.kind, claim.route))
+    taken.min_by(|one, other| one.precedence().cmp(&other.precedence()))
 }

@@ -4,6 +4,7 @@ use crate::model::{
     Authentication, AuthenticationRef, AuthorizationPolicy, AuthorizationTarget, Kind, RouteId,
     Server, ServerAuthorization,
 };
+use crate::store::Store;
 
 impl AuthorizationPolicy {
     /// Returns whether it authorizes clients to connect to the Server, for all of its routes.
@@ -31,18 +32,18 @@ impl AuthorizationPolicy {
         }
     }
 
-    /// Returns the authentications that a client has to satisfy.
+    /// Returns the required authentications.
     ///
     /// # Errors
     ///
     /// The first that does not exist. No client satisfies it, so the policy authorizes none.
     pub fn authentications<'a>(
         &'a self,
-        find: impl Fn(&'a AuthenticationRef) -> Option<Authentication<'a>>,
+        store: &'a Store,
     ) -> Result<Vec<Authentication<'a>>, &'a AuthenticationRef> {
         let required = self.required.iter();
         required
-            .map(|reference| find(reference).ok_or(reference))
+            .map(|reference| store.authentication(reference).ok_or(reference))
             .collect()
     }
 }

@@ -20,7 +20,9 @@ use mesh_core::route::{Route, Rule};
 
 use self::workload::Workload;
 pub use self::workload::{Overlap, overlaps};
-use crate::model::{self, Kind, Name, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef};
+use crate::model::{
+    self, Kind, Name, PodRecord, Protocol, RateLimitPolicy, RouteId, Server, WorkloadRef,
+};
 use crate::policy::attachment::{
     RouteParents, grpc_route_of_server, is_attached_to_server, requests_of_server,
 };
@@ -43,18 +45,37 @@ pub fn policy(
     port: u16,
 ) -> Option<ServerPolicy> {
     let workload = Workload::find(store, workload)?;
+    Some(policy_of(store, settings, workload, port))
+}
+
+/// Returns the policy of a port of a pod, which need not exist yet.
+pub fn policy_of_pod(
+    store: &Store,
+    settings: &PolicySettings,
+    pod: &PodRecord,
+    port: u16,
+) -> ServerPolicy {
+    policy_of(store, settings, Workload::Pod(pod), port)
+}
+
+fn policy_of(
+    store: &Store,
+    settings: &PolicySettings,
+    workload: Workload<'_>,
+    port: u16,
+) -> ServerPolicy {
     let policy = match workload.server(store, port) {
         Some(server) => server_policy(store, settings, workload, server),
         None => default_policy(settings, workload, port),
     };
     let Some((probes, node)) = workload.probes(store, &settings.node_probe_sources, port) else {
-        return Some(policy);
+        return policy;
     };
     let clients = ProbeClients {
         networks: &settings.probe_networks,
         node: &node,
     };
-    Some(policy.admitting(probes, clients))
+    policy.admitting(probes, clients)
 }
 
 /// Returns the parents of the routes that may be attached to Servers of a namespace.

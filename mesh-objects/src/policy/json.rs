@@ -2,6 +2,7 @@
 //! compare. Each element names the object that it was created from, or the default.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::endpoint::ProtocolHint;
@@ -461,27 +462,37 @@ fn authorization(authorization: &Authorization) -> Value {
     let networks = authorization.networks.iter().map(
         |network| json!({ "cidr": network.net.to_string(), "except": texts(&network.except) }),
     );
-    let (authentication, identities) = match &authorization.authentication {
-        Authentication::Unauthenticated => ("none", Value::Null),
-        Authentication::TlsUnauthenticated => ("TLS", Value::Null),
-        Authentication::TlsAuthenticated {
-            identities,
-            suffixes,
-        } => {
-            let suffixes = suffixes.iter().map(|suffix| {
-                let labels = std::iter::once("*").chain(suffix.0.iter().map(AsRef::as_ref));
-                labels.collect::<Vec<_>>().join(".")
-            });
-            let names = identities.iter().map(ToString::to_string);
-            ("mutual TLS", texts(names.chain(suffixes)))
-        }
+    let authentication = match &authorization.authentication {
+        Authentication::Unauthenticated => "none",
+        Authentication::TlsUnauthenticated => "TLS",
+        Authentication::TlsAuthenticated { .. } => "mutual TLS",
     };
     json!({
         "object": object(&authorization.meta),
         "networks": networks.collect::<Value>(),
         "authentication": authentication,
-        "identities": identities,
+        "identities": identities(&authorization.authentication),
     })
+}
+
+/// `*` is every identity, and `*.a` every identity that ends with `.a`.
+pub fn identities(authentication: &Authentication) -> Vec<String> {
+    let Authentication::TlsAuthenticated {
+        identities,
+        suffixes,
+    } = authentication
+    else {
+        return Vec::new();
+    };
+    let suffixes = suffixes.iter().map(|suffix| any_of(&suffix.0));
+    let names = identities.iter().map(ToString::to_string);
+    names.chain(suffixes).collect()
+}
+
+/// Returns the text of all names that end with these labels.
+fn any_of<'a>(labels: impl IntoIterator<Item = &'a Arc<str>>) -> String {
+    let labels = labels.into_iter().map(|label| format!(".{label}"));
+    std::iter::once("*".to_owned()).chain(labels).collect()
 }
 
 fn rate_limit(limit: &RateLimit) -> Value {
@@ -496,22 +507,19 @@ fn rate_limit(limit: &RateLimit) -> Value {
     })
 }
 
-fn host(host: &HostMatch) -> String {
+pub fn host(host: &HostMatch) -> String {
     match host {
         HostMatch::Exact(name) => name.to_string(),
-        HostMatch::Suffix(labels) => {
-            let labels = std::iter::once("*").chain(labels.iter().rev().map(AsRef::as_ref));
-            labels.collect::<Vec<_>>().join(".")
-        }
+        HostMatch::Suffix(labels) => any_of(labels.iter().rev()),
     }
 }
 
-/// `GET /products/* x-user=a ?page~[0-9]+`: a prefix ends with `/*`, and `~` precedes a regular
-/// expression.
-fn http_match(entry: &HttpMatch) -> String {
+/// `GET /products/* x-user=a ?page~[0-9]+`: a prefix ends with `/*`, `~` precedes a regular
+/// expression, and `*` is a match without a path.
+pub fn http_match(entry: &HttpMatch) -> String {
     let mut parts: Vec<String> = entry.method.iter().map(ToString::to_string).collect();
     parts.push(match &entry.path {
-        None => "/*".to_owned(),
+        None => "*".to_owned(),
         Some(PathMatch::Exact(path)) => path.clone(),
         Some(PathMatch::Prefix(path)) => format!("{}/*", path.trim_end_matches('/')),
         Some(PathMatch::Regex(regex)) => format!("~{}", regex.as_str()),
@@ -524,8 +532,9 @@ fn http_match(entry: &HttpMatch) -> String {
     parts.join(" ")
 }
 
-fn grpc_match(entry: &GrpcMatch) -> String {
-    let name = |name: &Option<std::sync::Arc<str>>| name.as_deref().unwrap_or("*").to_owned();
+/// `shop.Cart/Add x-user=a`; `*` is any service or method.
+pub fn grpc_match(entry: &GrpcMatch) -> String {
+    let name = |name: &Option<Arc<str>>| name.as_deref().unwrap_or("*").to_owned();
     let mut parts = vec![format!("{}/{}", name(&entry.service), name(&entry.method))];
     parts.extend(entry.headers.iter().map(header_match));
     parts.join(" ")

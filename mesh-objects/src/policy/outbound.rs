@@ -8,6 +8,7 @@ use mesh_core::policy::outbound::{OutboundPolicy, Target};
 
 use self::address::AddressOwner;
 use self::parent::{ParentObject, RouteParent};
+pub use self::routes::time_limits;
 use super::settings::PolicySettings;
 use crate::model::Name;
 use crate::store::Store;

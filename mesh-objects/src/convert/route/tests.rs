@@ -3,6 +3,7 @@
 use mesh_core::route::filter::{Filter, PathModifier};
 
 use super::*;
+use crate::model::ParentKind;
 
 fn gateway(spec: &str) -> Result<HttpRoute, ConvertError> {
     let text = format!(

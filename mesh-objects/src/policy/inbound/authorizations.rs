@@ -77,8 +77,7 @@ fn of_policy(
 ) -> Option<Authorization> {
     let mut networks = None;
     let mut authentication = Authentication::Unauthenticated;
-    let required = policy.authentications(|reference| store.authentication(reference));
-    for found in required.ok()? {
+    for found in policy.authentications(store).ok()? {
         match found {
             model::Authentication::Network(found) => networks = Some(found.networks.clone()),
             model::Authentication::ServiceAccount(name) => {

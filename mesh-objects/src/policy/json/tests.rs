@@ -1,13 +1,14 @@
 //! Policies as they are printed.
 
-use std::sync::Arc;
-
 use mesh_core::endpoint::Endpoint;
+use mesh_core::identity::Identity;
 use mesh_core::meta::Resource;
+use mesh_core::policy::inbound::Suffix;
 use mesh_core::policy::outbound::Backend;
 use mesh_core::resilience::{PeakEwma, Queue};
 use mesh_core::route::Rule;
 use mesh_core::route::filter::Ratio;
+use mesh_core::route::http::QueryMatch;
 
 use super::*;
 
@@ -255,4 +256,55 @@ fn section_of_object_and_filter_without_settings_are_printed() {
         without_empty(filter(&unchanged)),
         json!({ "urlRewrite": {} })
     );
+}
+
+#[test]
+fn matches_are_short_texts() {
+    let header = HeaderMatch {
+        name: "x-tenant".parse().unwrap(),
+        value: HeaderValueMatch::Exact("a".parse().unwrap()),
+    };
+    let query = QueryMatch {
+        name: "v".to_owned(),
+        value: QueryValueMatch::Exact("2".to_owned()),
+    };
+    let of_path = |path: PathMatch| HttpMatch {
+        path: Some(path),
+        ..HttpMatch::default()
+    };
+    let of_all_parts = HttpMatch {
+        method: Some(http::Method::GET),
+        headers: vec![header.clone()],
+        query: vec![query],
+        ..of_path(PathMatch::Exact("/a".to_owned()))
+    };
+    for (entry, expected) in [
+        (HttpMatch::default(), "*"),
+        (of_path(PathMatch::Prefix("/".to_owned())), "/*"),
+        (of_path(PathMatch::Prefix("/a".to_owned())), "/a/*"),
+        (of_path(PathMatch::Exact("/a".to_owned())), "/a"),
+        (of_all_parts, "GET /a x-tenant=a ?v=2"),
+    ] {
+        assert_eq!(http_match(&entry), expected);
+    }
+    let call = GrpcMatch {
+        service: Some("shop.Cart".into()),
+        method: None,
+        headers: vec![header],
+    };
+    assert_eq!(grpc_match(&call), "shop.Cart/* x-tenant=a");
+}
+
+#[test]
+fn identities_are_names_and_suffixes() {
+    let authentication = Authentication::TlsAuthenticated {
+        identities: vec![Identity::parse("web.shop").unwrap()],
+        suffixes: vec![
+            Suffix(Vec::new()),
+            Suffix(vec!["shop".into(), "local".into()]),
+        ],
+    };
+    let expected = ["web.shop", "*", "*.shop.local"];
+    assert_eq!(identities(&authentication), expected);
+    assert_eq!(identities(&Authentication::TlsUnauthenticated), [""; 0]);
 }

@@ -1,13 +1,12 @@
 //! The object of an address: a Service, an EgressNetwork, or none.
 
-use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::model::{EgressNetwork, Service};
-use crate::policy::age::Age;
+use crate::policy::egress::network_of_address;
 use crate::policy::settings::PolicySettings;
 use crate::store::Store;
 
@@ -23,7 +22,7 @@ pub(super) enum AddressOwner<'a> {
     Inside,
 }
 
-/// Returns the owner of an address. If several Services have it, the first by name is the owner.
+/// Returns the owner of an address.
 pub(super) fn owner<'a>(
     store: &'a Store,
     settings: &PolicySettings,
@@ -45,8 +44,7 @@ pub(super) fn owner<'a>(
 }
 
 /// Returns the EgressNetwork of an address outside the Services. If the client's namespace has any
-/// EgressNetwork, the global namespace's do not apply. The longest prefix wins, then the
-/// oldest object, then the first by name.
+/// EgressNetwork, the global namespace's do not apply.
 fn egress_network<'a>(
     ip: IpAddr,
     own: impl Iterator<Item = &'a EgressNetwork>,
@@ -56,13 +54,5 @@ fn egress_network<'a>(
     let mut own = own.peekable();
     let has_own = own.peek().is_some();
     let candidates = own.chain(global.filter(|_| !has_own));
-    let containing = candidates.filter_map(|network| {
-        let length = network.prefix_length(ip, cluster_networks)?;
-        Some((length, network))
-    });
-    containing
-        .min_by_key(|(length, network)| {
-            (Reverse(*length), Age::new(network.created, &network.name))
-        })
-        .map(|(_, network)| network)
+    network_of_address(candidates, ip, cluster_networks)
 }

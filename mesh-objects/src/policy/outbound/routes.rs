@@ -12,7 +12,7 @@ use mesh_k8s::traffic_annotations::Retries;
 
 use super::backend::BackendBuilder;
 use super::parent::RouteParent;
-use crate::model::{self, ConnectionRoute};
+use crate::model::{self, ConnectionRoute, TrafficSettings};
 use crate::policy::inbound::route_meta;
 
 /// The settings of a route and one of its rules. The route's annotations replace the parent's: all
@@ -26,6 +26,28 @@ pub(super) struct Overrides<'a> {
     request: Option<Duration>,
     /// `timeouts.backendRequest` of the rule.
     attempt: Option<Duration>,
+}
+
+impl<'a> Overrides<'a> {
+    fn new<M>(route: &'a model::Route<M>, rule: &model::Rule<M>) -> Self {
+        Self {
+            timeouts: route.timeouts,
+            retries: route.retries.as_ref(),
+            request: rule.request_timeout,
+            attempt: rule.backend_timeout,
+        }
+    }
+}
+
+/// Returns the time limits of a rule's requests and of their attempts. `traffic` is the parent's,
+/// which also applies without a rule.
+pub fn time_limits<M>(
+    traffic: &TrafficSettings,
+    rule: Option<(&model::Route<M>, &model::Rule<M>)>,
+) -> (Timeouts, Option<Duration>) {
+    let overrides = rule.map(|(route, rule)| Overrides::new(route, rule));
+    let (timeouts, _, attempt) = limits(Some(traffic), overrides.unwrap_or_default());
+    (timeouts, attempt)
 }
 
 pub(super) fn convert_http(parent: &RouteParent<'_>, route: &model::HttpRoute) -> HttpRoute {
@@ -88,12 +110,7 @@ fn convert<M: Clone, C>(
     conditions: impl Fn(&Retries) -> C,
 ) -> Route<M, OutboundRule<Retry<C>>> {
     let rule = |rule: &model::Rule<M>| {
-        let overrides = Overrides {
-            timeouts: route.timeouts,
-            retries: route.retries.as_ref(),
-            request: rule.request_timeout,
-            attempt: rule.backend_timeout,
-        };
+        let overrides = Overrides::new(route, rule);
         let (timeouts, retry) = settings(parent, overrides, &conditions);
         Rule {
             matches: rule.matches.clone(),
@@ -119,7 +136,22 @@ pub(super) fn settings<C>(
     overrides: Overrides<'_>,
     conditions: impl Fn(&Retries) -> C,
 ) -> (Timeouts, Option<Retry<C>>) {
-    let traffic = parent.traffic();
+    let (timeouts, retries, attempt) = limits(parent.traffic(), overrides);
+    let retry = retries.map(|retries| Retry {
+        max_retries: retries.limit,
+        max_request_bytes: DEFAULT_REQUEST_BYTES,
+        conditions: conditions(retries),
+        timeout: attempt,
+        backoff: Some(DEFAULT_BACKOFF),
+    });
+    (timeouts, retry)
+}
+
+/// Returns the timeouts, the retries, and the time limit of an attempt.
+fn limits<'a>(
+    traffic: Option<&'a TrafficSettings>,
+    overrides: Overrides<'a>,
+) -> (Timeouts, Option<&'a Retries>, Option<Duration>) {
     let parent_timeouts = traffic.map(|traffic| traffic.timeouts).unwrap_or_default();
     let mut timeouts = overrides.timeouts.unwrap_or(parent_timeouts);
     let annotated = overrides.timeouts.and_then(|timeouts| timeouts.request);
@@ -135,18 +167,13 @@ pub(super) fn settings<C>(
     let retries = overrides
         .retries
         .or_else(|| traffic.and_then(|traffic| traffic.retries.as_ref()));
-    let retry = retries.map(|retries| Retry {
-        max_retries: retries.limit,
-        max_request_bytes: DEFAULT_REQUEST_BYTES,
-        conditions: conditions(retries),
-        timeout: limit(retries.timeout).or(overrides.attempt),
-        backoff: Some(DEFAULT_BACKOFF),
-    });
+    let attempt = retries.and_then(|retries| limit(retries.timeout));
+    let attempt = attempt.or(overrides.attempt);
     // The API has a time limit of an attempt only in retries. Without them a request is a single
     // attempt.
-    if let (None, Some(attempt)) = (&retry, overrides.attempt) {
+    if let (None, Some(attempt)) = (retries, attempt) {
         let request = timeouts.request.unwrap_or(attempt);
         timeouts.request = Some(request.min(attempt));
     }
-    (timeouts, retry)
+    (timeouts, retries, attempt)
 }
