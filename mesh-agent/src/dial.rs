@@ -38,22 +38,13 @@ pub enum DialError {
     )]
     NotEnrolled { pod: PodRef },
     #[error("cannot connect from pod {pod}")]
-    Namespace {
-        pod: PodRef,
-        #[source]
-        source: NetnsError,
-    },
+    Namespace { pod: PodRef, source: NetnsError },
     #[error("cannot connect as an application of pod {pod}")]
-    Cgroup {
-        pod: PodRef,
-        #[source]
-        source: CgroupError,
-    },
+    Cgroup { pod: PodRef, source: CgroupError },
     #[error("cannot connect from pod {pod} to {target}")]
     Connect {
         pod: PodRef,
         target: SocketAddr,
-        #[source]
         source: io::Error,
     },
     #[error("cannot write to standard output")]
@@ -62,7 +53,6 @@ pub enum DialError {
     Transfer {
         pod: PodRef,
         target: SocketAddr,
-        #[source]
         source: io::Error,
     },
 }

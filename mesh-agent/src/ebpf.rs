@@ -147,7 +147,7 @@ fn try_observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<
 
 /// Detaches and removes everything pinned below `pin_dir`. Ends the redirection of every pod.
 pub fn unload(pin_dir: &Path) -> Result<(), Error> {
-    Pins::new(pin_dir).remove_all()
+    Ok(Pins::new(pin_dir).remove_all()?)
 }
 
 impl Programs {

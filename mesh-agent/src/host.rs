@@ -32,11 +32,7 @@ pub enum BpffsError {
     #[error(
         "no bpffs is mounted on the node's {path} and none can be mounted there (it takes CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE)"
     )]
-    Mount {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Mount { path: PathBuf, source: io::Error },
     #[error(
         "a bpffs is mounted on the node's {path}, but this container does not see it; mount that directory with mountPropagation: HostToContainer"
     )]

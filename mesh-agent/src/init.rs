@@ -29,34 +29,26 @@ static VERSION: LazyLock<String> = LazyLock::new(|| BuildInfo::CURRENT.to_string
 /// `EX_USAGE` of `sysexits.h`.
 const USAGE: u8 = 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Helper {
-    Intercept,
-    Validator,
-    Await,
+mesh_core::names! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Helper, ALL {
+        Intercept = "linkerd2-proxy-init",
+        Validator = "linkerd2-network-validator",
+        Await = "linkerd-await",
+    }
 }
 
 impl Helper {
-    const ALL: [Self; 3] = [Self::Intercept, Self::Validator, Self::Await];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Intercept => "linkerd2-proxy-init",
-            Self::Validator => "linkerd2-network-validator",
-            Self::Await => "linkerd-await",
-        }
-    }
-
     fn named(text: &OsStr) -> Option<Self> {
         let name = Path::new(text).file_name()?;
-        Self::ALL.into_iter().find(|helper| name == helper.name())
+        Self::ALL.into_iter().find(|helper| name == helper.as_str())
     }
 }
 
 /// Runs the helper that the arguments, including the program's own name, select.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let Some((helper, arguments)) = choose(arguments) else {
-        let names = Helper::ALL.map(Helper::name).join(", ");
+        let names = Helper::ALL.map(Helper::as_str).join(", ");
         print_error(&format!(
             "mesh-init is several programs; start it by one of their names, or pass one as the first argument: {names}"
         ));
@@ -79,7 +71,8 @@ fn choose(mut arguments: Vec<OsString>) -> Option<(Helper, Vec<OsString>)> {
     Some((helper, arguments))
 }
 
-fn finish(result: anyhow::Result<()>) -> ExitCode {
+/// Returns the exit code of a command whose standard output is the log, and logs its error.
+pub fn finish(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -19,6 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mesh_core::node::CniStatus;
+use mesh_runtime::file::FileError;
 use mesh_runtime::log::chain;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -89,27 +90,14 @@ pub struct ChainReport {
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    #[error("cannot {action} {path}")]
-    File {
-        action: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("cannot read the plugin's program {path}; it belongs in the directory of mesh-agent")]
-    NoPlugin {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    NoPlugin { path: PathBuf, source: io::Error },
     #[error(
         "cannot install {path}; if the node keeps its CNI plugins elsewhere or read-only, name the directory with --cni-bin-dir"
     )]
-    Plugin {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Plugin { path: PathBuf, source: io::Error },
 }
 
 struct ActiveConfig<'a> {
@@ -200,7 +188,7 @@ impl Installer {
 
     /// Removes the plugin's entry from every file and restores renamed files. Until another agent
     /// starts, nothing is installed again. Continues after errors.
-    pub fn remove_entries(&self) -> Vec<InstallError> {
+    pub fn remove_entries(&self) -> Vec<FileError> {
         let mut is_removed = self.is_removed.lock();
         *is_removed = true;
         let mut errors = Vec::new();
@@ -225,12 +213,12 @@ impl Installer {
         errors
     }
 
-    pub fn remove_plugin(&self) -> Result<(), InstallError> {
+    pub fn remove_plugin(&self) -> Result<(), FileError> {
         plugin_file::remove(&self.bin_dir)
     }
 
     /// Writes the list that has the entry, and returns its name.
-    fn write(&self, file: &File, list: &str) -> Result<String, InstallError> {
+    fn write(&self, file: &File, list: &str) -> Result<String, FileError> {
         if file.is_list() {
             self.directory.replace(file, &file.name, list)?;
             return Ok(file.name.clone());
@@ -244,7 +232,7 @@ impl Installer {
     }
 
     /// Restores a renamed file, unless its owner has written a new one since.
-    fn restore(&self, backup: &File, original: &str, exists: bool) -> Result<(), InstallError> {
+    fn restore(&self, backup: &File, original: &str, exists: bool) -> Result<(), FileError> {
         // Before the list is removed, so that one of them always exists.
         if exists {
             self.directory.remove(&backup.name)?;
@@ -255,7 +243,7 @@ impl Installer {
             .remove(&format!("{original}.{LIST_EXTENSION}"))
     }
 
-    fn remove_entry(&self, file: &File) -> Result<(), InstallError> {
+    fn remove_entry(&self, file: &File) -> Result<(), FileError> {
         match file.text().map(chain::without_entry) {
             Ok(Ok(Some(text))) => self.directory.replace(file, &file.name, &text),
             // Without the entry, or not text that could contain it.

@@ -30,11 +30,7 @@ pub enum IptablesError {
     )]
     NoProgram { names: String, directories: String },
     #[error("cannot run {program}")]
-    Run {
-        program: String,
-        #[source]
-        source: io::Error,
-    },
+    Run { program: String, source: io::Error },
     #[error("{program} failed: {message}")]
     Failed { program: String, message: String },
     #[error("the nat table differs from the pod's rules: {difference}; another program changed it")]

@@ -8,6 +8,7 @@ use std::{env, io};
 use anyhow::Context;
 use clap::Parser;
 use mesh_agent::config::{Args, Command, Config};
+use mesh_agent::init::finish;
 use mesh_agent::{daemon, dial, host, selftest, trace};
 use mesh_runtime::log;
 
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.split_first() {
         Some((first, rest)) if first == selftest::WORKER_ARGUMENT => {
-            log_end(selftest::worker(rest).map_err(anyhow::Error::from))
+            finish(selftest::worker(rest).map_err(anyhow::Error::from))
         }
         _ => execute(Args::parse()),
     }
@@ -25,21 +26,10 @@ fn main() -> ExitCode {
 fn execute(args: Args) -> ExitCode {
     let Args { config, command } = args;
     match command {
-        None => log_end(run_daemon(config)),
-        Some(Command::Uninstall { keep_plugin }) => log_end(uninstall(&config, keep_plugin)),
+        None => finish(run_daemon(config)),
+        Some(Command::Uninstall { keep_plugin }) => finish(uninstall(&config, keep_plugin)),
         Some(Command::Dial(dial)) => print_end(dial::run(&config.socket, &dial)),
         Some(Command::Trace(trace)) => print_end(trace::run(&config.socket, &trace)),
-    }
-}
-
-/// Ends a daemon's command, whose standard output is the log.
-fn log_end(result: anyhow::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -59,11 +59,7 @@ pub enum NftError {
     #[error("cannot exchange messages with nf_tables")]
     Socket(#[source] SocketError),
     #[error("nf_tables refused {what}")]
-    Refused {
-        what: String,
-        #[source]
-        source: SocketError,
-    },
+    Refused { what: String, source: SocketError },
     #[error(
         "the table inet {TABLE} differs from the pod's rules: {difference}; another program changed it"
     )]

@@ -60,11 +60,7 @@ pub enum NodeError {
     #[error(transparent)]
     Annotation(#[from] AnnotationError),
     #[error("pod {pod} cannot be enrolled")]
-    Namespace {
-        pod: String,
-        #[source]
-        source: NamespaceError,
-    },
+    Namespace { pod: String, source: NamespaceError },
     #[error(
         "pod {pod} runs in the node's own network namespace ({netns}); redirecting it would redirect the node"
     )]
@@ -89,14 +85,12 @@ pub enum NodeError {
     Apply {
         pod: String,
         tier: Tier,
-        #[source]
         source: RedirectionError,
     },
     #[error("the redirection of pod {pod} (tier {tier}) cannot be removed")]
     Remove {
         pod: String,
         tier: Tier,
-        #[source]
         source: RedirectionError,
     },
     #[error("pod {pod} is not enrolled")]
@@ -105,7 +99,6 @@ pub enum NodeError {
     Incomplete {
         pod: String,
         tier: Tier,
-        #[source]
         source: RedirectionError,
     },
     #[error(

@@ -55,35 +55,27 @@ pub struct PodRedirect {
     pub tier: Tier,
 }
 
-/// What the guard does with connection requests that leave a pod around its proxy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GuardMode {
-    /// The guard is not attached.
-    #[default]
-    Off,
-    Count,
-    Drop,
+mesh_core::names! {
+    /// What the guard does with connection requests that leave a pod around its proxy.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum GuardMode, ALL {
+        /// The guard is not attached.
+        #[default]
+        Off = "off",
+        Count = "count",
+        Drop = "drop",
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("choose off, count or drop")]
 pub struct GuardModeError;
 
-impl GuardMode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Count => "count",
-            Self::Drop => "drop",
-        }
-    }
-}
-
 impl FromStr for GuardMode {
     type Err = GuardModeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Off, Self::Count, Self::Drop]
+        Self::ALL
             .into_iter()
             .find(|mode| mode.as_str() == text)
             .ok_or(GuardModeError)

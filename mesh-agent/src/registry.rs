@@ -14,13 +14,14 @@
 //! <state dir>/repairs.json       repairs of the agent; written by module `repairs`
 //! ```
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mesh_core::node::AttachmentId;
+use mesh_runtime::file::{self, FileError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -60,17 +61,11 @@ pub struct NodeRecord {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    #[error("cannot {action} {path}")]
-    File {
-        action: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{path} is damaged; remove it and restart the pod it belongs to")]
     Damaged {
         path: PathBuf,
-        #[source]
         source: serde_json::Error,
     },
     #[error(
@@ -108,16 +103,17 @@ impl Registry {
             .is_some_and(|recorded| recorded != boot)
         {
             for stale in [self.pods_dir(), self.tombstones_dir()] {
-                ignore_not_found(fs::remove_dir_all(&stale)).map_err(|source| {
-                    file_error("remove the records of an earlier boot in", &stale, source)
-                })?;
+                file::remove_tree(&stale).map_err(file::failed(
+                    "cannot remove the records of an earlier boot in",
+                    &stale,
+                ))?;
             }
             remove(&self.node_path())?;
             remove(&repairs_path(&self.dir))?;
         }
         create_directory(&self.pods_dir())?;
         create_directory(&self.tombstones_dir())?;
-        write(&self.boot_path(), boot.as_bytes())
+        Ok(write(&self.boot_path(), boot.as_bytes())?)
     }
 
     fn recorded_boot_id(&self) -> Result<Option<String>, RegistryError> {
@@ -135,7 +131,7 @@ impl Registry {
             dir: dir.to_owned(),
         }
         .pod_path(container_id)?;
-        fs::exists(&path).map_err(|source| file_error("look for", &path, source))
+        Ok(fs::exists(&path).map_err(file::failed("cannot look for", &path))?)
     }
 
     /// Returns every record that can be read, and an error for each of the others.
@@ -154,11 +150,14 @@ impl Registry {
     }
 
     pub fn put(&self, record: &PodRecord) -> Result<(), RegistryError> {
-        write_json(&self.pod_path(&record.redirect.sandbox_id)?, record)
+        Ok(write_json(
+            &self.pod_path(&record.redirect.sandbox_id)?,
+            record,
+        )?)
     }
 
     pub fn remove(&self, container_id: &str) -> Result<(), RegistryError> {
-        remove(&self.pod_path(container_id)?)
+        Ok(remove(&self.pod_path(container_id)?)?)
     }
 
     pub fn node(&self) -> Result<Option<NodeRecord>, RegistryError> {
@@ -166,13 +165,13 @@ impl Registry {
     }
 
     pub fn put_node(&self, node: &NodeRecord) -> Result<(), RegistryError> {
-        write_json(&self.node_path(), node)
+        Ok(write_json(&self.node_path(), node)?)
     }
 
     /// Records that the agent must delete an attachment.
     pub fn add_tombstone(&self, id: &AttachmentId) -> Result<(), RegistryError> {
         check_container_id(&id.container_id)?;
-        write_json(&self.tombstone_path(id), id)
+        Ok(write_json(&self.tombstone_path(id), id)?)
     }
 
     /// Returns the attachments that wait for their deletion. Removes damaged tombstones:
@@ -190,12 +189,12 @@ impl Registry {
     }
 
     pub fn remove_tombstone(&self, id: &AttachmentId) -> Result<(), RegistryError> {
-        remove(&self.tombstone_path(id))
+        Ok(remove(&self.tombstone_path(id))?)
     }
 
     /// From then on a plugin without an agent enrols no pod: the mesh is being uninstalled.
     pub fn close(&self) -> Result<(), RegistryError> {
-        remove(&self.node_path())
+        Ok(remove(&self.node_path())?)
     }
 
     /// Removes everything that this module ever wrote.
@@ -204,7 +203,7 @@ impl Registry {
         remove(&self.boot_path())?;
         remove(&repairs_path(&self.dir))?;
         for dir in [self.pods_dir(), self.tombstones_dir()] {
-            remove_tree(&dir).map_err(|source| file_error("remove", &dir, source))?;
+            remove_tree(&dir).map_err(file::failed("cannot remove", &dir))?;
         }
         // Fails when other files are in the directory, such as a running agent's socket.
         let _ = fs::remove_dir(&self.dir);
@@ -256,25 +255,25 @@ pub fn check_container_id(id: &str) -> Result<(), RegistryError> {
     }
 }
 
-fn current_boot_id() -> Result<String, RegistryError> {
+fn current_boot_id() -> Result<String, FileError> {
     let boot = read(Path::new(KERNEL_BOOT_ID))?.unwrap_or_default();
     Ok(boot.trim().to_owned())
 }
 
-fn create_directory(path: &Path) -> Result<(), RegistryError> {
+fn create_directory(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|source| file_error("create the directory", path, source))
+        .map_err(file::failed("cannot create the directory", path))
 }
 
 /// Returns the files of a directory, without drafts, whose names begin with a dot.
-fn files(dir: &Path) -> Result<Vec<PathBuf>, RegistryError> {
-    let failed = |source| file_error("read the directory", dir, source);
+fn files(dir: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let failed = file::failed("cannot read the directory", dir);
     let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
+    for entry in fs::read_dir(dir).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
         if !entry.file_name().as_encoded_bytes().starts_with(b".") {
             files.push(entry.path());
         }
@@ -283,11 +282,11 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<Option<String>, RegistryError> {
+fn read(path: &Path) -> Result<Option<String>, FileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(file_error("read", path, source)),
+        Err(error) => Err(file::failed("cannot read", path)(error)),
     }
 }
 
@@ -303,35 +302,20 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, R
         })
 }
 
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RegistryError> {
-    let text = serde_json::to_vec_pretty(value)
-        .map_err(|error| file_error("encode", path, error.into()))?;
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
+    let text = serde_json::to_vec_pretty(value).map_err(file::failed("cannot encode", path))?;
     write(path, &text)
 }
 
-/// Writes a draft and renames it, so that a reader sees the old content or the new.
-fn write(path: &Path, content: &[u8]) -> Result<(), RegistryError> {
-    let failed = |source| file_error("write", path, source);
+fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .map_err(failed)?;
-    let written = file
-        .write_all(content)
-        .and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written.map_err(failed)
+    file::replace(path, &draft, 0o600, |file| file.write_all(content))
+        .map_err(file::failed("cannot write", path))
 }
 
-fn remove(path: &Path) -> Result<(), RegistryError> {
-    ignore_not_found(fs::remove_file(path)).map_err(|source| file_error("remove", path, source))
+fn remove(path: &Path) -> Result<(), FileError> {
+    file::remove(path).map_err(file::failed("cannot remove", path))
 }
 
 /// Removes a directory. Retries when a plugin that had started before wrote a file meanwhile; one
@@ -339,27 +323,12 @@ fn remove(path: &Path) -> Result<(), RegistryError> {
 fn remove_tree(dir: &Path) -> io::Result<()> {
     const ATTEMPTS: usize = 10;
     for _ in 1..ATTEMPTS {
-        match ignore_not_found(fs::remove_dir_all(dir)) {
+        match file::remove_tree(dir) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             other => return other,
         }
     }
-    ignore_not_found(fs::remove_dir_all(dir))
-}
-
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-fn file_error(action: &'static str, path: &Path, source: io::Error) -> RegistryError {
-    RegistryError::File {
-        action,
-        path: path.to_owned(),
-        source,
-    }
+    file::remove_tree(dir)
 }
 
 #[cfg(test)]

@@ -40,11 +40,7 @@ pub enum SandboxError {
     #[error("cannot list the node's processes")]
     Processes(#[source] io::Error),
     #[error("cannot inspect the namespaces of the pod's process {pid} (it takes CAP_SYS_PTRACE)")]
-    Process {
-        pid: u32,
-        #[source]
-        source: io::Error,
-    },
+    Process { pid: u32, source: io::Error },
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
 }

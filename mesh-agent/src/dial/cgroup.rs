@@ -36,7 +36,6 @@ pub enum CgroupError {
     Directory {
         action: &'static str,
         path: PathBuf,
-        #[source]
         source: io::Error,
     },
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
+use mesh_runtime::file::FileError;
 use thiserror::Error;
 
 use crate::redirect::Tier;
@@ -22,12 +23,8 @@ pub enum Error {
     ReadObject { path: PathBuf, source: io::Error },
     #[error("{path} is not on a bpffs and none could be mounted there (it takes CAP_SYS_ADMIN)")]
     Bpffs { path: PathBuf, source: io::Error },
-    #[error("cannot {action} {path}")]
-    Pin {
-        action: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Pin(#[from] FileError),
     #[error("no kernel programs are pinned below {0}: no agent has loaded them on this node")]
     NotPinned(PathBuf),
     #[error("{path} is not a directory of cgroup version 2, where programs could be attached")]

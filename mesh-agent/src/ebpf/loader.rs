@@ -13,6 +13,7 @@ use aya::programs::{
     CgroupSockAddr, CgroupSockopt, Program, ProgramError, SchedClassifier, SkLookup, SockOps,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use mesh_runtime::file;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
@@ -147,7 +148,7 @@ fn attach(program: impl AsFd, hook: Hook, pins: &Pins, root: &CgroupRoot) -> Res
             source,
         }
     })?;
-    bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))
+    Ok(bpf::pin(link, &path).map_err(file::failed("cannot pin", &path))?)
 }
 
 /// Attaches the pod's steering program, or replaces the attached one.
@@ -169,7 +170,7 @@ pub(super) fn attach_steer(
             source,
         })?;
     let path = pins.steer_link(cookie);
-    bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))
+    Ok(bpf::pin(link, &path).map_err(file::failed("cannot pin", &path))?)
 }
 
 /// Replaces the steering program of a pod; returns false when it has none.
@@ -234,7 +235,7 @@ pub(super) fn attach_guard(
         }
     };
     let path = pins.guard_link(pod.cookie, interface);
-    bpf::pin(link, &path).map_err(pins::pin_error("pin", &path))?;
+    bpf::pin(link, &path).map_err(file::failed("cannot pin", &path))?;
     Ok(true)
 }
 

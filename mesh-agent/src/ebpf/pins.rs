@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use mesh_ebpf_common::layout::VERSION;
+use mesh_runtime::file::{self, FileError};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
@@ -57,18 +58,18 @@ impl Pins {
         let pin_dir = self.root.parent().unwrap_or(&self.root);
         ensure_bpffs(pin_dir)?;
         for directory in [self.maps(), self.links(), self.steer(), self.guard()] {
-            fs::create_dir_all(&directory).map_err(pin_error("create", &directory))?;
+            fs::create_dir_all(&directory).map_err(file::failed("cannot create", &directory))?;
         }
-        restrict(pin_dir)
+        Ok(restrict(pin_dir)?)
     }
 
     pub(super) fn lock(&self) -> Result<Lock, Error> {
         let file = File::open(&self.root).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Error::NotPinned(self.root.clone()),
-            _ => pin_error("open", &self.root)(error),
+            _ => file::failed("cannot open", &self.root)(error).into(),
         })?;
         let file = Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| pin_error("lock", &self.root)(errno.into()))?;
+            .map_err(|(_, errno)| file::failed("cannot lock", &self.root)(errno))?;
         Ok(Lock { _file: file })
     }
 
@@ -96,7 +97,7 @@ impl Pins {
         self.steer().join(cookie.to_string())
     }
 
-    pub(super) fn steered_cookies(&self) -> Result<Vec<u64>, Error> {
+    pub(super) fn steered_cookies(&self) -> Result<Vec<u64>, FileError> {
         let names = names_in(&self.steer())?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
@@ -110,7 +111,7 @@ impl Pins {
     }
 
     /// Returns all guard links; none if an older agent created the directories.
-    pub(super) fn guard_pins(&self) -> Result<Vec<GuardPin>, Error> {
+    pub(super) fn guard_pins(&self) -> Result<Vec<GuardPin>, FileError> {
         let directory = self.guard();
         if !directory.exists() {
             return Ok(Vec::new());
@@ -131,73 +132,59 @@ impl Pins {
 
     /// Returns the object that the pinned programs were loaded from; `None` when nothing is loaded
     /// or a replacement was interrupted.
-    pub(super) fn loaded_object(&self) -> Result<Option<Object>, Error> {
+    pub(super) fn loaded_object(&self) -> Result<Option<Object>, FileError> {
         let path = self.object();
         let Some(map) = open(&path)? else {
             return Ok(None);
         };
         bpf::read_blob(map)
             .map(|bytes| Some(Object::from_bytes(bytes)))
-            .map_err(pin_error("read", &path))
+            .map_err(file::failed("cannot read", &path))
     }
 
-    pub(super) fn pin_object(&self, object: &Object) -> Result<(), Error> {
+    pub(super) fn pin_object(&self, object: &Object) -> Result<(), FileError> {
         let path = self.object();
         bpf::create_blob(OBJECT_MAP_NAME, object.bytes())
             .and_then(|map| bpf::pin(map, &path))
-            .map_err(pin_error("write", &path))
+            .map_err(file::failed("cannot write", &path))
     }
 
-    pub(super) fn unpin_object(&self) -> Result<(), Error> {
+    pub(super) fn unpin_object(&self) -> Result<(), FileError> {
         let _was_pinned = remove(&self.object())?;
         Ok(())
     }
 
     /// Removes every pin; removing the links detaches the programs.
-    pub(super) fn remove_all(&self) -> Result<(), Error> {
-        match fs::remove_dir_all(&self.root) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(pin_error("remove", &self.root)(error))
-            }
-            _ => Ok(()),
-        }
+    pub(super) fn remove_all(&self) -> Result<(), FileError> {
+        file::remove_tree(&self.root).map_err(file::failed("cannot remove", &self.root))
     }
 }
 
-fn names_in(directory: &Path) -> Result<Vec<String>, Error> {
+fn names_in(directory: &Path) -> Result<Vec<String>, FileError> {
     fs::read_dir(directory)
         .and_then(|entries| {
             entries
                 .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
                 .collect()
         })
-        .map_err(pin_error("list", directory))
+        .map_err(file::failed("cannot list", directory))
 }
 
 /// Opens a pin; returns `None` when it does not exist.
-pub(super) fn open(path: &Path) -> Result<Option<OwnedFd>, Error> {
+pub(super) fn open(path: &Path) -> Result<Option<OwnedFd>, FileError> {
     match bpf::open_pin(path) {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(pin_error("open", path)(error)),
+        Err(error) => Err(file::failed("cannot open", path)(error)),
     }
 }
 
 /// Removes a pin; returns false when it did not exist.
-pub(super) fn remove(path: &Path) -> Result<bool, Error> {
+pub(super) fn remove(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(pin_error("remove", path)(error)),
-    }
-}
-
-pub(super) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Pin {
-        action,
-        path,
-        source,
+        Err(error) => Err(file::failed("cannot remove", path)(error)),
     }
 }
 
@@ -228,8 +215,8 @@ fn is_bpffs(path: &Path) -> bool {
 }
 
 /// Restricts the pins to root: a process that can open them can redirect the node's traffic.
-fn restrict(pin_dir: &Path) -> Result<(), Error> {
+fn restrict(pin_dir: &Path) -> Result<(), FileError> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(pin_dir, fs::Permissions::from_mode(0o700))
-        .map_err(pin_error("restrict", pin_dir))
+        .map_err(file::failed("cannot restrict", pin_dir))
 }

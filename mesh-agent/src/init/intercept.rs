@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use clap::{ArgAction, Parser};
 use ipnet::IpNet;
 use mesh_core::ports::PortSet;
+use mesh_core::units;
 use mesh_runtime::log::Format;
 
 use super::{VERSION, start_log};
@@ -214,11 +215,7 @@ fn subnets(items: &[String]) -> anyhow::Result<Vec<IpNet>> {
 
 /// Parses a boolean flag as Go's command-line parser does.
 fn parse_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("write true or false".to_owned()),
-    }
+    units::parse_bool(text).ok_or_else(|| "write true or false".to_owned())
 }
 
 /// Maps level names of logrus, which Linkerd's program uses, to this program's.

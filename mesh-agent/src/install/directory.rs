@@ -1,12 +1,12 @@
 //! The files of the CNI configuration directory: read all of them, replace one atomically. Other
 //! programs write here too, and a runtime reads at any moment.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use super::InstallError;
+use mesh_runtime::file::{self, FileError};
 
 /// The extensions that libcni reads, and with it every runtime.
 const EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
@@ -54,8 +54,8 @@ impl Directory {
     }
 
     /// Returns every file, sorted by name as runtimes do; none when the directory is missing.
-    pub(super) fn files(&self) -> Result<Vec<File>, InstallError> {
-        let failed = |source| failed("list", &self.path, source);
+    pub(super) fn files(&self) -> Result<Vec<File>, FileError> {
+        let failed = file::failed("cannot list", &self.path);
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,7 +64,7 @@ impl Directory {
         let mut files = Vec::new();
         for entry in entries {
             // Runtimes ignore names that are not UTF-8.
-            if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
+            if let Ok(name) = entry.map_err(&failed)?.file_name().into_string() {
                 files.extend(self.file(name));
             }
         }
@@ -102,29 +102,24 @@ impl Directory {
     }
 
     /// Writes a file atomically, with owner and mode of `like`, or replaces `like` itself.
-    pub(super) fn replace(&self, like: &File, name: &str, text: &str) -> Result<(), InstallError> {
+    pub(super) fn replace(&self, like: &File, name: &str, text: &str) -> Result<(), FileError> {
         let target = if name == like.name {
             like.target.clone()
         } else {
             self.path.join(name)
         };
-        replace(&like.target, &target, text).map_err(|source| failed("write", &target, source))
+        replace(&like.target, &target, text).map_err(file::failed("cannot write", &target))
     }
 
-    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), InstallError> {
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
         let path = self.path.join(from);
-        fs::rename(&path, self.path.join(to)).map_err(|source| failed("rename", &path, source))
+        fs::rename(&path, self.path.join(to)).map_err(file::failed("cannot rename", &path))
     }
 
     /// Removes a file; a missing one is not an error.
-    pub(super) fn remove(&self, name: &str) -> Result<(), InstallError> {
+    pub(super) fn remove(&self, name: &str) -> Result<(), FileError> {
         let path = self.path.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(failed("remove", &path, source))
-            }
-            _ => Ok(()),
-        }
+        file::remove(&path).map_err(file::failed("cannot remove", &path))
     }
 }
 
@@ -135,30 +130,11 @@ fn replace(like: &Path, target: &Path, text: &str) -> io::Result<()> {
     let old = fs::metadata(like)?;
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let draft = target.with_file_name(format!(".{name}.mesh-draft"));
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-            // Changing the owner takes CAP_CHOWN and is optional: runtimes read as root.
-            let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&draft, target));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
-}
-
-fn failed(action: &'static str, path: &Path, source: io::Error) -> InstallError {
-    InstallError::File {
-        action,
-        path: path.to_owned(),
-        source,
-    }
+    file::replace(target, &draft, 0o600, |file| {
+        file.write_all(text.as_bytes())?;
+        file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+        // Changing the owner takes CAP_CHOWN and is optional: runtimes read as root.
+        let _ = fchown(&*file, Some(old.uid()), Some(old.gid()));
+        file.sync_all()
+    })
 }

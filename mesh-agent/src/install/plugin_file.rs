@@ -1,9 +1,11 @@
 //! The plugin's program in the node's CNI plugin directory.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use mesh_runtime::file::{self, FileError};
 
 use super::{InstallError, PLUGIN};
 
@@ -61,35 +63,17 @@ pub(super) fn install(
 }
 
 /// Removes the program; a missing one is not an error.
-pub(super) fn remove(bin_dir: &Path) -> Result<(), InstallError> {
+pub(super) fn remove(bin_dir: &Path) -> Result<(), FileError> {
     let path = bin_dir.join(PLUGIN);
-    match fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(InstallError::File {
-            action: "remove",
-            path,
-            source,
-        }),
-        _ => Ok(()),
-    }
+    file::remove(&path).map_err(file::failed("cannot remove", &path))
 }
 
 fn write(target: &Path, program: &[u8]) -> io::Result<()> {
     let draft = target.with_file_name(format!(".{PLUGIN}.draft"));
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(MODE)
-        .open(&draft)
-        .and_then(|mut file| {
-            file.write_all(program)?;
-            // The umask may have removed permissions.
-            file.set_permissions(Permissions::from_mode(MODE))?;
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&draft, target));
-    if written.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    written
+    file::replace(target, &draft, MODE, |file| {
+        file.write_all(program)?;
+        // The umask may have removed permissions.
+        file.set_permissions(Permissions::from_mode(MODE))?;
+        file.sync_all()
+    })
 }

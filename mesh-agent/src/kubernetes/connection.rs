@@ -22,7 +22,6 @@ enum ConnectError {
     #[error("cannot use the kubeconfig {path}")]
     Kubeconfig {
         path: String,
-        #[source]
         source: kube::config::KubeconfigError,
     },
     #[error("cannot use the service account of this pod; outside of a cluster give --kubeconfig")]

@@ -1,10 +1,7 @@
-//! Determines from the DaemonSets of agents whether the agent is uninstalled, only restarted, or
-//! replaced by agents in another namespace: the first deletes its DaemonSet, the second keeps it,
-//! and the third deletes it when another one exists. docs/adr/0192 explains how each response of
-//! the API server is interpreted.
+//! Watches the DaemonSets of agents, and asks for them when the agent stops; [`decision`] tells
+//! from them whether the agent is uninstalled. docs/adr/0192 explains how each response of the API
+//! server is interpreted.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use backon::ExponentialBuilder;
@@ -14,76 +11,23 @@ use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, ExponentialBackoff, watcher};
 use kube::{Api, Client};
-use mesh_core::annotation::CONTROL_PLANE_COMPONENT;
 use mesh_runtime::log::chain;
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+pub(super) use self::decision::WatchState;
+pub use self::decision::{DaemonSetRef, ShutdownAction};
+use self::decision::{OwnState, QueryResult, SetState, Sets, decide, label_selector};
+
+mod decision;
 
 /// Limits the last request of an agent that the kubelet is stopping.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Limits the wait for a deletion that the watch has not reported yet.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(3);
-/// More DaemonSets of agents than this in a cluster are not kept; an agent that is told to go then
-/// assumes a successor. A mesh has one, and two while it moves.
-const MAX_SETS: usize = 64;
 
 /// The label of a DaemonSet that a chart leaves, for no node, in a former namespace of the agents.
 const MOVED: &str = "mesh-agent/moved-to";
-
-/// The DaemonSet of an agent. Its successors have the same name, and the label of the component.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DaemonSetRef {
-    pub namespace: String,
-    pub name: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum OwnState {
-    #[default]
-    NotSeen,
-    Present,
-    /// Deleted or marked for deletion, and it existed before.
-    Deleting,
-}
-
-/// The DaemonSets of agents, as the watch has reported them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct WatchState {
-    own: OwnState,
-    sets: Sets,
-    /// The DaemonSets of a list that is not complete.
-    listing: Sets,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SetState {
-    Present,
-    /// Agents of another namespace replace its pods.
-    Moved,
-    Deleting,
-}
-
-/// The DaemonSets of agents in all namespaces.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sets {
-    by_namespace: BTreeMap<String, SetState>,
-    has_more: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum QueryResult {
-    Found(Sets),
-    /// Request denied, or no response.
-    Unknown(String),
-}
-
-/// What a stopping agent does with the mesh on its node, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ShutdownAction {
-    /// Leave everything in place: pods stay redirected, and the next agent adopts them.
-    Keep(String),
-    Uninstall(String),
-}
 
 /// Records the state of the DaemonSets. Never returns.
 pub(super) async fn watch(
@@ -160,16 +104,12 @@ async fn query(client: &Client, daemon_set: &DaemonSetRef) -> QueryResult {
     match timeout(QUERY_TIMEOUT, api.list(&selected)).await {
         Ok(Ok(list)) => {
             let mut sets = Sets::default();
-            list.items.iter().for_each(|found| sets.insert(found));
+            list.items.iter().for_each(|found| insert(&mut sets, found));
             QueryResult::Found(sets)
         }
         Ok(Err(error)) => QueryResult::Unknown(chain(&error)),
         Err(_) => QueryResult::Unknown(format!("no response within {QUERY_TIMEOUT:?}")),
     }
-}
-
-fn label_selector() -> String {
-    format!("{CONTROL_PLANE_COMPONENT}=mesh-agent")
 }
 
 impl DaemonSetRef {
@@ -182,113 +122,41 @@ impl DaemonSetRef {
 impl WatchState {
     fn apply(&mut self, event: Event<DaemonSet>, own: &DaemonSetRef) {
         match event {
-            Event::Init => {
-                self.listing = Sets::default();
-                return;
+            Event::Init => self.listing = Sets::default(),
+            Event::InitApply(found) => insert(&mut self.listing, &found),
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listing);
+                self.see(own, |sets| *sets = listed);
             }
-            Event::InitApply(found) => {
-                self.listing.insert(&found);
-                return;
-            }
-            Event::InitDone => self.sets = std::mem::take(&mut self.listing),
-            Event::Apply(found) => self.sets.insert(&found),
-            Event::Delete(found) => self.sets.remove(&found),
-        }
-        self.own = match self.sets.by_namespace.get(&own.namespace) {
-            Some(SetState::Present | SetState::Moved) => OwnState::Present,
-            Some(SetState::Deleting) => OwnState::Deleting,
-            // A DaemonSet that never existed may belong to another installation, or be misspelt.
-            None if self.own == OwnState::NotSeen => OwnState::NotSeen,
-            None => OwnState::Deleting,
-        };
-    }
-}
-
-impl SetState {
-    fn of(found: &DaemonSet) -> Self {
-        let metadata = &found.metadata;
-        let labels = metadata.labels.as_ref();
-        if metadata.deletion_timestamp.is_some() {
-            Self::Deleting
-        } else if labels.is_some_and(|labels| labels.contains_key(MOVED)) {
-            Self::Moved
-        } else {
-            Self::Present
+            Event::Apply(found) => self.see(own, |sets| insert(sets, &found)),
+            Event::Delete(found) => self.see(own, |sets| sets.remove(namespace(&found))),
         }
     }
 }
 
-impl Sets {
-    fn insert(&mut self, found: &DaemonSet) {
-        let namespace = found.metadata.namespace.clone().unwrap_or_default();
-        if self.by_namespace.len() < MAX_SETS || self.by_namespace.contains_key(&namespace) {
-            self.by_namespace.insert(namespace, SetState::of(found));
-        } else {
-            self.has_more = true;
-        }
-    }
-
-    fn remove(&mut self, found: &DaemonSet) {
-        let namespace = found.metadata.namespace.as_deref().unwrap_or_default();
-        self.by_namespace.remove(namespace);
-    }
-
-    /// Returns the DaemonSet that remains when the own one is deleted.
-    fn successor(&self, own: &DaemonSetRef) -> Option<String> {
-        let mut others = self.by_namespace.iter();
-        let found = others.find(|(namespace, state)| {
-            **namespace != own.namespace && **state == SetState::Present
-        });
-        match found {
-            Some((namespace, _)) => Some(format!("DaemonSet {namespace}/{}", own.name)),
-            None => self
-                .has_more
-                .then(|| format!("one of more than {MAX_SETS} DaemonSets {}", own.name)),
-        }
-    }
+fn insert(sets: &mut Sets, found: &DaemonSet) {
+    sets.insert(namespace(found), state_of(found));
 }
 
-/// The costly error is to uninstall when a restart or a replacement was meant: every pod of the
-/// node would then be in clear text. The other error leaves a plugin that still works.
-fn decide(state: &WatchState, result: &QueryResult, own: &DaemonSetRef) -> ShutdownAction {
-    let (sets, end) = match result {
-        QueryResult::Found(sets) => match sets.by_namespace.get(&own.namespace) {
-            Some(SetState::Present) => return ShutdownAction::Keep(format!("{own} exists")),
-            Some(SetState::Moved) => {
-                return ShutdownAction::Keep(format!("the agents of {own} have moved"));
-            }
-            Some(SetState::Deleting) => (sets, "is being deleted"),
-            None if state.own == OwnState::NotSeen => {
-                return ShutdownAction::Keep(format!(
-                    "{own} was never seen; check MESH_AGENT_NAMESPACE and MESH_AGENT_DAEMONSET, and its label {}",
-                    label_selector()
-                ));
-            }
-            None => (sets, "was deleted"),
-        },
-        QueryResult::Unknown(_) if state.own == OwnState::Deleting => (&state.sets, "was deleted"),
-        QueryResult::Unknown(why) => {
-            return ShutdownAction::Keep(format!(
-                "it is unknown whether {own} still exists ({why}); if the mesh was uninstalled, run mesh-agent uninstall on this node"
-            ));
-        }
-    };
-    match sets.successor(own) {
-        Some(successor) => {
-            ShutdownAction::Keep(format!("{own} {end}, and {successor} replaces it"))
-        }
-        None => ShutdownAction::Uninstall(format!("{own} {end}")),
-    }
+fn namespace(found: &DaemonSet) -> &str {
+    found.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-impl fmt::Display for DaemonSetRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DaemonSet {}/{}", self.namespace, self.name)
+fn state_of(found: &DaemonSet) -> SetState {
+    let metadata = &found.metadata;
+    let labels = metadata.labels.as_ref();
+    if metadata.deletion_timestamp.is_some() {
+        SetState::Deleting
+    } else if labels.is_some_and(|labels| labels.contains_key(MOVED)) {
+        SetState::Moved
+    } else {
+        SetState::Present
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::convert::Infallible;
     use std::sync::Arc;
 
@@ -298,6 +166,7 @@ mod tests {
     use serde_json::json;
     use tokio::time::sleep;
 
+    use super::decision::MAX_SETS;
     use super::*;
     use OwnState::{Deleting, NotSeen, Present};
 
@@ -327,7 +196,7 @@ mod tests {
     fn sets(all: &[(&str, SetState)]) -> Sets {
         let mut sets = Sets::default();
         for (namespace, state) in all {
-            sets.insert(&daemon_set(namespace, *state));
+            sets.insert(namespace, *state);
         }
         sets
     }
@@ -461,7 +330,7 @@ mod tests {
         let own_was_seen = state(Present, Sets::default());
         for (all, expected) in [(&all[1..], true), (&all, false)] {
             let sets = sets(all);
-            assert_eq!(sets.by_namespace.len(), MAX_SETS);
+            assert_eq!(sets.len(), MAX_SETS);
             let action = decide(&own_was_seen, &QueryResult::Found(sets), &own());
             assert_eq!(uninstalls(&action), expected, "{action:?}");
         }

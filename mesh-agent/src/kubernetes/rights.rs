@@ -22,6 +22,8 @@ pub(super) fn of_agent() -> Vec<Right> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use mesh_test_support::rights::{by_account, granted};
+
     use super::*;
 
     /// A test of mesh-k8s compares it with the rendered chart.
@@ -29,9 +31,9 @@ mod tests {
 
     #[test]
     fn roles_of_the_chart_are_the_rights_that_the_code_lists() {
-        let mut granted = rights::granted(CHART, &[]);
-        granted.retain(|account, _| *account == "linkerd-agent/mesh-agent");
+        let mut chart = granted(CHART, &[]);
+        chart.retain(|account, _| *account == "linkerd-agent/mesh-agent");
         let accounts = BTreeMap::from([("linkerd-agent/mesh-agent", of_agent())]);
-        assert_eq!(granted, rights::by_account(accounts));
+        assert_eq!(chart, by_account(accounts));
     }
 }

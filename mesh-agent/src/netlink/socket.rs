@@ -27,19 +27,11 @@ pub enum SocketError {
     #[error("cannot open a netlink socket")]
     Open(#[source] io::Error),
     #[error("cannot send {bytes} bytes to the kernel over netlink")]
-    Send {
-        bytes: usize,
-        #[source]
-        source: io::Error,
-    },
+    Send { bytes: usize, source: io::Error },
     #[error("no response from the kernel over netlink")]
     Receive(#[source] io::Error),
     #[error("the kernel refused message {sequence}")]
-    Refused {
-        sequence: u32,
-        #[source]
-        source: io::Error,
-    },
+    Refused { sequence: u32, source: io::Error },
 }
 
 impl Socket {

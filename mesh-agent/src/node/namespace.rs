@@ -13,17 +13,9 @@ use crate::sys::netns::{self, NetnsError};
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     #[error("cannot use the pod's network namespace {path}")]
-    Enter {
-        path: PathBuf,
-        #[source]
-        source: NetnsError,
-    },
+    Enter { path: PathBuf, source: NetnsError },
     #[error("cannot list the addresses in the pod's network namespace {path}")]
-    Addresses {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Addresses { path: PathBuf, source: io::Error },
 }
 
 /// Runs `work` inside the namespace, on a thread of its own.

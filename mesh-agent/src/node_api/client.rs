@@ -15,25 +15,16 @@ use super::MAX_RESPONSE;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("the mesh agent does not listen on {socket}")]
-    Connect {
-        socket: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Connect { socket: PathBuf, source: io::Error },
     #[error("the mesh agent on {socket} did not respond within {timeout:?}")]
     TimedOut { socket: PathBuf, timeout: Duration },
     #[error("the connection to the mesh agent on {socket} failed")]
-    Exchange {
-        socket: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Exchange { socket: PathBuf, source: io::Error },
     #[error(
         "the response of the mesh agent on {socket} cannot be parsed; agent and plugin may be of different versions"
     )]
     Decode {
         socket: PathBuf,
-        #[source]
         source: serde_json::Error,
     },
 }

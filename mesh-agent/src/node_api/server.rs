@@ -8,6 +8,7 @@ use std::{fs, io};
 
 use mesh_core::node::{Refusal, RefusalReason, Request, Response};
 use mesh_runtime::drain;
+use mesh_runtime::file::{self, FileError};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
@@ -24,12 +25,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum BindError {
     #[error("another mesh agent listens on {0}; only one can run on a node")]
     InUse(PathBuf),
-    #[error("cannot listen on {path}")]
-    Listen {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] FileError),
 }
 
 pub fn has_listener(path: &Path) -> bool {
@@ -38,23 +35,17 @@ pub fn has_listener(path: &Path) -> bool {
 
 /// Binds the socket, replacing one of an agent that was killed.
 pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
-    let failed = |source| BindError::Listen {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = file::failed("cannot listen on", path);
     if has_listener(path) {
         return Err(BindError::InUse(path.to_owned()));
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    file::remove(path).map_err(&failed)?;
     // Bound under a temporary name and renamed once only root may connect, so that the socket never
     // has a wider mode under its own name.
     let draft = path.with_extension("new");
     let _ = fs::remove_file(&draft);
-    let listener = UnixListener::bind(&draft).map_err(failed)?;
-    fs::set_permissions(&draft, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = UnixListener::bind(&draft).map_err(&failed)?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o600)).map_err(&failed)?;
     fs::rename(&draft, path).map_err(failed)?;
     Ok(listener)
 }
