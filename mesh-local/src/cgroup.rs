@@ -4,32 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
+use crate::file::{self, FileError};
+
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    #[error("create the cgroup {path}")]
-    Create {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("kill the processes of the cgroup {path}")]
-    Kill {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("remove the cgroup {path}")]
-    Remove {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("join the cgroup {path}")]
-    Join {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("the cgroup {path} still has processes 10 s after they were killed")]
     StillAlive { path: PathBuf },
 }
@@ -38,19 +18,13 @@ pub enum CgroupError {
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-pub fn create(path: &Path) -> Result<(), CgroupError> {
-    fs::create_dir_all(path).map_err(|source| CgroupError::Create {
-        path: path.to_owned(),
-        source,
-    })
+pub fn create(path: &Path) -> Result<(), FileError> {
+    fs::create_dir_all(path).map_err(file::failed("create the cgroup", path))
 }
 
 /// Moves the calling process to the cgroup.
-pub fn join(path: &Path) -> Result<(), CgroupError> {
-    fs::write(path.join("cgroup.procs"), "0\n").map_err(|source| CgroupError::Join {
-        path: path.to_owned(),
-        source,
-    })
+pub fn join(path: &Path) -> Result<(), FileError> {
+    fs::write(path.join("cgroup.procs"), "0\n").map_err(file::failed("join the cgroup", path))
 }
 
 /// Kills all processes in the cgroup and its descendants, and waits until they have exited. A
@@ -58,13 +32,7 @@ pub fn join(path: &Path) -> Result<(), CgroupError> {
 pub async fn kill(path: &Path) -> Result<(), CgroupError> {
     match fs::write(path.join("cgroup.kill"), "1\n") {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => return Ok(()),
-        Err(source) => {
-            return Err(CgroupError::Kill {
-                path: path.to_owned(),
-                source,
-            });
-        }
-        Ok(()) => {}
+        killed => killed.map_err(file::failed("kill the processes of the cgroup", path))?,
     }
     let emptied = async {
         while is_populated(path) {
@@ -81,10 +49,8 @@ pub async fn kill(path: &Path) -> Result<(), CgroupError> {
 /// Kills all processes, then removes the cgroup and its descendants.
 pub async fn remove(path: &Path) -> Result<(), CgroupError> {
     kill(path).await?;
-    remove_tree(path).map_err(|source| CgroupError::Remove {
-        path: path.to_owned(),
-        source,
-    })
+    remove_tree(path).map_err(file::failed("remove the cgroup", path))?;
+    Ok(())
 }
 
 /// Returns whether the cgroup or a descendant has a process.

@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use mesh_runtime::log::chain;
 use nix::mount::{MntFlags, umount2};
 
 use crate::cni::{CniChain, Sandbox};
-use crate::container::shim::describe;
 use crate::host::{self, HostError};
 use crate::node_paths::NodePaths;
 use crate::settings::{Program, Settings};
@@ -35,7 +35,7 @@ pub async fn clean(paths: &NodePaths) -> Result<(), CleanError> {
     // The daemon is in this cgroup, too: afterwards no process of the node is running.
     let root = paths.cgroup(&cgroup2);
     let outcome = cgroup::remove(&root).await;
-    record("processes", outcome.map_err(|error| describe(&error)));
+    record("processes", outcome.map_err(|error| chain(&error)));
     if let Some(settings) = &settings {
         for outcome in delete_sandboxes(paths, settings).await {
             record("pod network", outcome);
@@ -48,7 +48,7 @@ pub async fn clean(paths: &NodePaths) -> Result<(), CleanError> {
             record("redirection", outcome);
         }
         let outcome = network::tear_down(&settings.network).await;
-        record("network device", outcome.map_err(|error| describe(&error)));
+        record("network device", outcome.map_err(|error| chain(&error)));
     }
     record("nftables table", remove_table(&paths.nft_table()).await);
     record("pins", remove_tree(&paths.pin_dir()));
@@ -78,14 +78,14 @@ pub async fn clean(paths: &NodePaths) -> Result<(), CleanError> {
 
 /// Releases resources of plugins outside the network namespaces of pods, such as host ports.
 async fn delete_sandboxes(paths: &NodePaths, settings: &Settings) -> Vec<Result<(), String>> {
-    let chain = CniChain::new(paths, settings);
+    let plugins = CniChain::new(paths, settings);
     let mut outcomes = Vec::new();
     for directory in fs::read_dir(paths.pods()).into_iter().flatten().flatten() {
         let text = fs::read(directory.path().join(pod::SANDBOX_FILE)).unwrap_or_default();
         // The file does not exist if the network of the pod was not set up.
         if let Ok(sandbox) = serde_json::from_slice::<Sandbox>(&text) {
-            let outcome = chain.delete(&sandbox).await;
-            outcomes.push(outcome.map_err(|error| describe(&error)));
+            let outcome = plugins.delete(&sandbox).await;
+            outcomes.push(outcome.map_err(|error| chain(&error)));
         }
     }
     outcomes
@@ -93,7 +93,7 @@ async fn delete_sandboxes(paths: &NodePaths, settings: &Settings) -> Vec<Result<
 
 fn remove_netns(directory: &Path) -> Result<(), String> {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
-        netns::remove(&file.path()).map_err(|error| describe(&error))?;
+        netns::remove(&file.path()).map_err(|error| chain(&error))?;
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ async fn uninstall_agent(
     command::run(&text(agent), &args, b"")
         .await
         .map(drop)
-        .map_err(|error| describe(&error))
+        .map_err(|error| chain(&error))
 }
 
 async fn remove_table(table: &str) -> Result<(), String> {
@@ -135,7 +135,7 @@ async fn remove_table(table: &str) -> Result<(), String> {
     command::run("nft", &["-f", "-"], script.as_bytes())
         .await
         .map(drop)
-        .map_err(|error| describe(&error))
+        .map_err(|error| chain(&error))
 }
 
 /// Unmounts all file systems below a directory, innermost first.

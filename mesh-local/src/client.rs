@@ -9,9 +9,10 @@ use ipnet::Ipv4Net;
 use mesh_core::node::Tier;
 
 use crate::clean::{self, CleanError};
-use crate::container::shim::{self, ExecSpec, ShimError, ShimTask};
+use crate::container::shim::{self, CreateSpec, ExecSpec, ShimError, ShimTask};
+use crate::file::{self, FileError};
 use crate::host::{self, HostError};
-use crate::manifest::{self, ObjectKey, ReadError};
+use crate::manifest::{self, ObjectKey};
 use crate::network::{self, AddressOverrides, NetworkError};
 use crate::node::control::{NodeStatus, Request, Response, Target};
 use crate::node_paths::{FindError, Name, NodePaths};
@@ -50,18 +51,13 @@ pub enum ClientError {
     #[error(transparent)]
     Clean(#[from] CleanError),
     #[error(transparent)]
-    Manifests(#[from] ReadError),
+    Manifests(FileError),
     #[error("node {0} is already up; change it with: meshctl local apply, or take it down first")]
     AlreadyUp(Name),
     #[error("not found: {}; build the whole mesh, or set the directory of its programs with --bin-dir", list(.0))]
     MissingPrograms(Vec<PathBuf>),
-    #[error("{what} {path}")]
-    File {
-        what: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("start the node's daemon")]
     Start(#[source] io::Error),
     #[error("the node failed to start: {0}")]
@@ -69,35 +65,24 @@ pub enum ClientError {
     #[error(
         "node {name} is unreachable; it is not up, or its daemon crashed (then clean up with `meshctl local down`)"
     )]
-    Unreachable {
-        name: Name,
-        #[source]
-        source: io::Error,
-    },
+    Unreachable { name: Name, source: io::Error },
     #[error("only root may tap the proxies of local node {0}; run the command as root")]
     ObserverNotRoot(Name),
     #[error("{0}")]
     Refused(String),
     #[error("invalid response of node {name}: {response:?}; is it of another version?")]
     InvalidResponse { name: Name, response: String },
-    #[error("read the container's task {path}")]
-    Task {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
 }
 
 /// Starts the daemon of a node, after cleaning up after an earlier one of the same name.
 pub async fn start(paths: &NodePaths, options: UpOptions) -> Result<Daemon, ClientError> {
     host::check()?;
-    let manifests = fs::canonicalize(&options.manifests).map_err(|source| ClientError::File {
-        what: "find the directory of manifests",
-        path: options.manifests.clone(),
-        source,
-    })?;
+    let manifests = fs::canonicalize(&options.manifests).map_err(file::failed(
+        "find the directory of manifests",
+        &options.manifests,
+    ))?;
     // Fails early if the directory is unreadable. The node reports invalid manifests.
-    manifest::read_directory(&manifests)?;
+    manifest::read_directory(&manifests).map_err(ClientError::Manifests)?;
     let lock = network::Lock::take()?;
     if status(paths).is_ok() {
         return Err(ClientError::AlreadyUp(paths.name().clone()));
@@ -133,15 +118,11 @@ pub async fn start(paths: &NodePaths, options: UpOptions) -> Result<Daemon, Clie
 
 fn spawn(paths: &NodePaths) -> Result<Child, ClientError> {
     let path = paths.daemon_log();
-    let file_error = |source| ClientError::File {
-        what: "open the log",
-        path: path.clone(),
-        source,
-    };
+    let file_error = file::failed("open the log", &path);
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(file_error)?;
+        fs::create_dir_all(directory).map_err(&file_error)?;
     }
-    let log = fs::File::create(&path).map_err(file_error)?;
+    let log = fs::File::create(&path).map_err(&file_error)?;
     let second = log.try_clone().map_err(file_error)?;
     // The path of the executable could lead to a program that was rebuilt in the meantime.
     Command::new("/proc/self/exe")
@@ -237,16 +218,7 @@ fn prepare_exec(
     command: Vec<String>,
 ) -> Result<ExecSpec, ClientError> {
     let target = target(paths, pod, container)?;
-    let task_error = |source| ClientError::Task {
-        path: target.task.clone(),
-        source,
-    };
-    let text = fs::read(&target.task).map_err(task_error)?;
-    let task: ShimTask = serde_json::from_slice(&text).map_err(|error| task_error(error.into()))?;
-    let ShimTask::Create(start) = task else {
-        let other = io::Error::other("not the task of a container");
-        return Err(task_error(other));
-    };
+    let start = creation(&target)?;
     let mut program = start.program;
     program.command = command;
     // The command uses the terminal of the caller.
@@ -258,6 +230,29 @@ fn prepare_exec(
         pid: target.pid,
         program,
     })
+}
+
+/// Returns the cgroup of a container.
+pub fn cgroup(
+    paths: &NodePaths,
+    pod: ObjectKey,
+    container: Option<String>,
+) -> Result<PathBuf, ClientError> {
+    let target = target(paths, pod, container)?;
+    Ok(creation(&target)?.cgroup)
+}
+
+/// Reads the task that has created a container.
+fn creation(target: &Target) -> Result<CreateSpec, ClientError> {
+    let task_error = file::failed("read the container's task", &target.task);
+    let text = fs::read(&target.task).map_err(&task_error)?;
+    match serde_json::from_slice(&text).map_err(|error| task_error(error.into()))? {
+        ShimTask::Create(start) => Ok(start),
+        ShimTask::Exec(_) => {
+            let other = io::Error::other("not the task of a container");
+            Err(task_error(other).into())
+        }
+    }
 }
 
 fn target(

@@ -61,11 +61,7 @@ pub enum CniError {
     )]
     NoPlugin { plugin: String, path: String },
     #[error("run CNI plugin {plugin}")]
-    Run {
-        plugin: String,
-        #[source]
-        source: io::Error,
-    },
+    Run { plugin: String, source: io::Error },
     #[error("CNI plugin {plugin} failed {command} for pod {pod}: {message}")]
     Failed {
         plugin: String,

@@ -15,11 +15,7 @@ pub enum CommandError {
         package: &'static str,
     },
     #[error("run {line}")]
-    Run {
-        line: String,
-        #[source]
-        source: io::Error,
-    },
+    Run { line: String, source: io::Error },
     #[error("{line} failed: {message}")]
     Failed { line: String, message: String },
 }

@@ -1,8 +1,11 @@
 //! Atomic writes of files that other programs read.
 
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+
+pub use mesh_runtime::file::{FileError, failed, remove};
 
 /// Writes the file under a temporary name and renames it into place. Creates missing parent
 /// directories.
@@ -10,25 +13,19 @@ pub fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    let temporary = temporary_name(path);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&temporary)?;
-    io::Write::write_all(&mut file, contents)?;
-    // The umask applies to the mode at creation.
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
-    fs::rename(&temporary, path)
+    mesh_runtime::file::replace(path, &temporary_name(path), mode, |file| {
+        file.write_all(contents)?;
+        // The umask applies to the mode at creation.
+        file.set_permissions(Permissions::from_mode(mode))
+    })
 }
 
-/// Removes a file if it exists.
-pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// Opens a file at its end, after creating it and missing parent directories.
+pub fn append(path: &Path) -> io::Result<fs::File> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
     }
+    fs::File::options().append(true).create(true).open(path)
 }
 
 /// Returns a hidden name, which readers of the directory ignore.

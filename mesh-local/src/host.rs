@@ -1,9 +1,10 @@
 //! The requirements of a node on the machine.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use crate::command;
+use crate::file::{self, FileError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -24,12 +25,8 @@ pub enum HostError {
         program: &'static str,
         package: &'static str,
     },
-    #[error("read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] FileError),
 }
 
 /// Checks the requirements and returns the first that is not met.
@@ -75,11 +72,8 @@ pub fn name() -> String {
         .unwrap_or_else(|| "localhost".to_owned())
 }
 
-fn read(path: &Path) -> Result<String, HostError> {
-    fs::read_to_string(path).map_err(|source| HostError::Read {
-        path: path.to_owned(),
-        source,
-    })
+fn read(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(file::failed("read", path))
 }
 
 fn cgroup2_in(mounts: &str) -> Option<PathBuf> {

@@ -31,7 +31,7 @@ pub fn find(settings: &Settings, image: &str) -> Option<Image> {
     };
     Some(Image {
         program: settings.program(program),
-        container_path: PathBuf::from("/usr/local/bin").join(program.file_name()),
+        container_path: PathBuf::from("/usr/local/bin").join(program.as_str()),
     })
 }
 

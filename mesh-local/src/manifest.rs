@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service, ServiceAccount};
@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::document::Document;
+use crate::file::{self, FileError};
 
 mod document;
 
@@ -58,24 +59,13 @@ pub struct Problem {
     pub message: String,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("read the directory of manifests {path}")]
-pub struct ReadError {
-    path: PathBuf,
-    #[source]
-    source: io::Error,
-}
-
 /// Reads all `.yaml` and `.yml` files of a directory in the order of their names. Subdirectories
 /// are not read.
-pub fn read_directory(directory: &Path) -> Result<Manifests, ReadError> {
-    let read_error = |source| ReadError {
-        path: directory.to_owned(),
-        source,
-    };
+pub fn read_directory(directory: &Path) -> Result<Manifests, FileError> {
+    let read_error = file::failed("read the directory of manifests", directory);
     let mut files = Vec::new();
-    for entry in fs::read_dir(directory).map_err(read_error)? {
-        let path = entry.map_err(read_error)?.path();
+    for entry in fs::read_dir(directory).map_err(&read_error)? {
+        let path = entry.map_err(&read_error)?.path();
         let hidden = path
             .file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with('.'));

@@ -6,26 +6,14 @@ use std::{fs, io};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
+use crate::file::{self, FileError};
+
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     #[error("create the file {path} for a network namespace")]
-    File {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     #[error("create a network namespace at {path}")]
-    Create {
-        path: PathBuf,
-        #[source]
-        source: nix::Error,
-    },
-    #[error("remove the network namespace {path}")]
-    Remove {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Create { path: PathBuf, source: nix::Error },
     #[error("the thread that creates the network namespace {path} panicked")]
     Thread { path: PathBuf },
 }
@@ -77,15 +65,12 @@ fn skip_duplicate_detection() {
 
 /// Removes the mount and its file, if they exist. The kernel removes the namespace when its last
 /// process exits.
-pub fn remove(path: &Path) -> Result<(), NetnsError> {
-    let remove_error = |source| NetnsError::Remove {
-        path: path.to_owned(),
-        source,
-    };
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    let remove_error = file::failed("remove the network namespace", path);
     match umount2(path, MntFlags::MNT_DETACH) {
         // The path is not mounted or does not exist.
         Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
         Err(error) => return Err(remove_error(error.into())),
     }
-    crate::file::remove(path).map_err(remove_error)
+    file::remove(path).map_err(remove_error)
 }

@@ -15,6 +15,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use crate::command::{self, CommandError};
+use crate::file::{self, FileError};
 use crate::node_paths::STATE_ROOT;
 
 /// The address ranges of a node.
@@ -48,12 +49,8 @@ pub enum NetworkError {
     TooSmall(Ipv4Net),
     #[error("{0} and {1} overlap; set other ranges with --pod-cidr and --service-cidr")]
     Overlap(IpNet, String),
-    #[error("write {path}")]
-    Sysctl {
-        path: String,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Sysctl(#[from] FileError),
     #[error("set up the node's network device")]
     Device(#[source] CommandError),
 }
@@ -201,8 +198,8 @@ pub async fn tear_down(network: &Network) -> Result<(), NetworkError> {
         .map_err(NetworkError::Device)
 }
 
-fn sysctl(name: &str) -> Result<(), NetworkError> {
-    let path = format!("/proc/sys/{name}");
+fn sysctl(name: &str) -> Result<(), FileError> {
+    let path = Path::new("/proc/sys").join(name);
     let write = || {
         if fs::read_to_string(&path)?.trim() == "1" {
             return Ok(());
@@ -212,10 +209,7 @@ fn sysctl(name: &str) -> Result<(), NetworkError> {
             .open(&path)?
             .write_all(b"1\n")
     };
-    write().map_err(|source| NetworkError::Sysctl {
-        path: path.clone(),
-        source,
-    })
+    write().map_err(file::failed("write", &path))
 }
 
 #[cfg(test)]

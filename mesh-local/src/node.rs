@@ -5,7 +5,6 @@
 //! are supervised processes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
@@ -13,7 +12,7 @@ use std::{fs, io};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use mesh_core::node::Tier;
 use mesh_k8s::inject::Values;
-use mesh_runtime::log::Format;
+use mesh_runtime::log::{Format, chain};
 use mesh_runtime::signal::Termination;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -22,13 +21,12 @@ use tokio_util::sync::CancellationToken;
 use self::control::{Request, Response};
 use self::helper::Helper;
 use self::publish::Publisher;
-use crate::cgroup::{self, CgroupError};
+use crate::cgroup;
 use crate::cni::CniChain;
-use crate::container::shim::describe;
 use crate::control_plane::{self, Stage};
-use crate::file;
+use crate::file::{self, FileError};
 use crate::host::{self, HostError};
-use crate::manifest::{self, Manifests, ObjectKey, Problem};
+use crate::manifest::{Manifests, ObjectKey, Problem};
 use crate::network::{self, NetworkError};
 use crate::node_paths::NodePaths;
 use crate::objects::ObjectError;
@@ -52,25 +50,17 @@ pub enum NodeError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    #[error(transparent)]
     Network(#[from] NetworkError),
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error(transparent)]
     Objects(#[from] ObjectError),
     #[error(transparent)]
-    Manifests(#[from] manifest::ReadError),
-    #[error(transparent)]
     Publish(#[from] publish::PublishError),
     #[error(transparent)]
     Agent(#[from] agent::AgentError),
-    #[error("listen on {path}")]
-    Listen {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("begin a session")]
     Session(#[source] io::Error),
     #[error(transparent)]
@@ -95,7 +85,7 @@ pub fn main(paths: NodePaths) -> Result<(), NodeError> {
     let failure = paths.failure();
     let outcome = start(paths);
     if let Err(error) = &outcome {
-        let message = describe(error);
+        let message = chain(error);
         tracing::error!("{message}");
         if let Err(error) = file::write(&failure, message.as_bytes(), 0o644) {
             tracing::error!("write {}: {error}", failure.display());
@@ -294,7 +284,7 @@ impl Node {
                     self.changed.notify_one();
                     Response::Status(Box::new(self.status()))
                 }
-                Err(error) => Response::Refused(describe(&error)),
+                Err(error) => Response::Refused(chain(&error)),
             },
             Request::Target { pod, container } => match self.target(&pod, container.as_deref()) {
                 Ok(target) => Response::Target(Box::new(target)),

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, io};
 
+use crate::file::{self, FileError};
+
 /// The parent of the state directories of all nodes.
 pub const STATE_ROOT: &str = "/run/mesh-local";
 /// The BPF file system; the agent mounts it if necessary.
@@ -35,12 +37,8 @@ pub enum FindError {
     None,
     #[error("several local nodes are up ({0}); select one with --local NAME")]
     Several(String),
-    #[error("read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] FileError),
 }
 
 impl Name {
@@ -93,18 +91,15 @@ impl NodePaths {
 
     /// Returns all nodes with a state directory, running or crashed.
     pub fn all() -> Result<Vec<Self>, FindError> {
-        let read_error = |source| FindError::Read {
-            path: STATE_ROOT.into(),
-            source,
-        };
+        let read_error = file::failed("read", Path::new(STATE_ROOT));
         let entries = match std::fs::read_dir(STATE_ROOT) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(read_error(error)),
+            Err(error) => return Err(read_error(error).into()),
         };
         let mut found = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(read_error)?;
+            let entry = entry.map_err(&read_error)?;
             if let Ok(name) = entry.file_name().to_string_lossy().parse() {
                 found.push(Self::new(name));
             }

@@ -2,12 +2,12 @@
 //! object, which changes only with the object.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use serde::Serialize;
 
-use crate::file;
+use crate::file::{self, FileError};
 use crate::manifest::ObjectKey;
 
 /// The YAML of objects by file name.
@@ -29,15 +29,10 @@ pub enum ObjectError {
     Serialize {
         kind: &'static str,
         key: ObjectKey,
-        #[source]
         source: serde_norway::Error,
     },
-    #[error("write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] FileError),
 }
 
 /// Returns what the names of the files of a kind begin with.
@@ -65,11 +60,8 @@ impl ObjectSet {
 }
 
 impl ObjectDirectory {
-    pub fn create(path: &Path) -> Result<Self, ObjectError> {
-        fs::create_dir_all(path).map_err(|source| ObjectError::Write {
-            path: path.to_owned(),
-            source,
-        })?;
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        fs::create_dir_all(path).map_err(file::failed("write", path))?;
         Ok(Self {
             path: path.to_owned(),
             written: BTreeMap::new(),
@@ -78,21 +70,17 @@ impl ObjectDirectory {
 
     /// Writes changed objects and removes all others, so that the directory has exactly these
     /// objects.
-    pub fn update(&mut self, objects: ObjectSet) -> Result<(), ObjectError> {
-        let error = |path: &Path| {
-            let path = path.to_owned();
-            |source| ObjectError::Write { path, source }
-        };
+    pub fn update(&mut self, objects: ObjectSet) -> Result<(), FileError> {
         for (name, text) in &objects.files {
             if self.written.get(name) != Some(text) {
                 let path = self.path.join(name);
-                file::write(&path, text.as_bytes(), 0o644).map_err(error(&path))?;
+                file::write(&path, text.as_bytes(), 0o644).map_err(file::failed("write", &path))?;
             }
         }
         for name in self.written.keys() {
             if !objects.files.contains_key(name) {
                 let path = self.path.join(name);
-                file::remove(&path).map_err(error(&path))?;
+                file::remove(&path).map_err(file::failed("write", &path))?;
             }
         }
         self.written = objects.files;

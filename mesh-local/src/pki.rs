@@ -2,7 +2,6 @@
 //! service account tokens. It is created whenever a node starts. The private key of the trust
 //! anchor is used once, to sign the issuer, and is not stored.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::rand::SystemRandom;
@@ -13,7 +12,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-use crate::file;
+use crate::file::{self, FileError};
 
 /// The user ID of the controllers, which must be able to read the issuer's key.
 pub const CONTROLLER_UID: u32 = 2103;
@@ -43,17 +42,12 @@ pub enum PkiError {
     #[error("create the {what}")]
     Create {
         what: &'static str,
-        #[source]
         source: rcgen::Error,
     },
     #[error("load the token signing key")]
     Key(#[source] aws_lc_rs::error::KeyRejected),
-    #[error("write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] FileError),
 }
 
 /// Returns the directory of the issuer (`crt.pem` and `key.pem`), which is mounted into the
@@ -93,12 +87,8 @@ pub fn create(pki: &Path) -> Result<PkiMaterial, PkiError> {
     write(&issuer_dir(pki).join("crt.pem"), &issuer.pem(), 0o644)?;
     let key_path = issuer_dir(pki).join("key.pem");
     write(&key_path, &issuer_key.serialize_pem(), 0o600)?;
-    std::os::unix::fs::chown(&key_path, Some(CONTROLLER_UID), None).map_err(|source| {
-        PkiError::Write {
-            path: key_path,
-            source,
-        }
-    })?;
+    std::os::unix::fs::chown(&key_path, Some(CONTROLLER_UID), None)
+        .map_err(file::failed("write", &key_path))?;
     write(
         &token_dir(pki).join("verify.pem"),
         &token_key.public_key_pem(),
@@ -148,11 +138,8 @@ fn create_error(what: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
     move |source| PkiError::Create { what, source }
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
-    file::write(path, text.as_bytes(), mode).map_err(|source| PkiError::Write {
-        path: path.to_owned(),
-        source,
-    })
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
+    file::write(path, text.as_bytes(), mode).map_err(file::failed("write", path))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::{fs, io};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use mesh_k8s::pod as accessors;
+use mesh_runtime::log::chain;
 use nix::mount::{MntFlags, umount2};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -85,7 +86,7 @@ pub async fn run(task: PodTask, state: watch::Sender<PodState>, stop: Cancellati
         match set_up(&task, &state).await {
             Ok(ready) => break Some(ready),
             Err(error) => {
-                let message = crate::container::shim::describe(&error);
+                let message = chain(&error);
                 tracing::error!(pod = %task.key, "Cannot set up the pod: {message}");
                 state.send_modify(|state| state.message = message);
                 tear_down(&task).await;
@@ -115,7 +116,7 @@ pub const SANDBOX_FILE: &str = "sandbox.json";
 /// up the rest.
 async fn tear_down(task: &PodTask) {
     let warn = |error: &dyn std::error::Error| {
-        let message = crate::container::shim::describe(error);
+        let message = chain(error);
         tracing::warn!(pod = %task.key, "Cannot remove a resource of the pod: {message}");
     };
     if let Err(error) = cgroup::remove(&task.cgroup()).await {

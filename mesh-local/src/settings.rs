@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mesh_core::node::Tier;
 use serde::{Deserialize, Serialize};
 
-use crate::file;
+use crate::file::{self, FileError};
 use crate::network::Network;
 use crate::node_paths::NodePaths;
 
@@ -29,54 +29,27 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("read {path}; is the node up?")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     #[error(
         "parse {path}, which another version may have written; take the node down and up again"
     )]
     Parse {
         path: PathBuf,
-        #[source]
         source: serde_json::Error,
     },
-    #[error("write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] FileError),
 }
 
-/// The programs of the mesh that a node runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    Agent,
-    Cni,
-    Proxy,
-    Controller,
-    Viz,
-}
-
-impl Program {
-    pub const ALL: [Self; 5] = [
-        Self::Agent,
-        Self::Cni,
-        Self::Proxy,
-        Self::Controller,
-        Self::Viz,
-    ];
-
-    pub const fn file_name(self) -> &'static str {
-        match self {
-            Self::Agent => "mesh-agent",
-            Self::Cni => "mesh-cni",
-            Self::Proxy => "mesh-proxy",
-            Self::Controller => "mesh-controller",
-            Self::Viz => "mesh-viz",
-        }
+mesh_core::names! {
+    /// The programs of the mesh that a node runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Program, ALL {
+        Agent = "mesh-agent",
+        Cni = "mesh-cni",
+        Proxy = "mesh-proxy",
+        Controller = "mesh-controller",
+        Viz = "mesh-viz",
     }
 }
 
@@ -96,11 +69,12 @@ impl Settings {
             path: path.clone(),
             source,
         })?;
-        file::write(&path, &text, 0o600).map_err(|source| SettingsError::Write { path, source })
+        file::write(&path, &text, 0o600).map_err(file::failed("write", &path))?;
+        Ok(())
     }
 
     pub fn program(&self, program: Program) -> PathBuf {
-        self.bin_dir.join(program.file_name())
+        self.bin_dir.join(program.as_str())
     }
 
     /// Returns the paths of missing programs.

@@ -39,7 +39,6 @@ pub struct BoundPod {
 #[error("sign a token of ServiceAccount {account}")]
 pub struct SignError {
     account: ObjectKey,
-    #[source]
     source: aws_lc_rs::error::Unspecified,
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use jiff::Timestamp;
+use mesh_runtime::log::chain;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
@@ -16,7 +17,8 @@ use tokio::time::Instant;
 use super::probe::{ExecTarget, Probes};
 use super::shim::{self, CreateSpec, ShimTask};
 use super::state::{BACK_OFF, CANNOT_START, COMPLETED, ContainerState, ERROR, Phase, Termination};
-use crate::{cgroup, file};
+use crate::cgroup;
+use crate::file::{self, FileError};
 
 /// A container to run.
 #[derive(Clone, Debug)]
@@ -45,15 +47,11 @@ pub type StopSignal = watch::Receiver<Option<Instant>>;
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("create the container's cgroup")]
-    Cgroup(#[source] cgroup::CgroupError),
+    Cgroup(#[source] FileError),
     #[error("write the task of the shim")]
     Task(#[source] io::Error),
-    #[error("open the log {path}")]
-    Log {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Log(#[from] FileError),
     #[error("start meshctl as the container's shim")]
     Spawn(#[source] io::Error),
 }
@@ -141,7 +139,7 @@ async fn run_once(
             return Termination {
                 code: 128,
                 reason: CANNOT_START,
-                message: shim::describe(&error),
+                message: chain(&error),
                 since,
                 at: Timestamp::now(),
             };
@@ -237,27 +235,15 @@ fn spawn(container: &Container) -> Result<Child, StartError> {
         .map_err(|error| StartError::Task(error.into()))?;
     file::write(&path, &text, 0o600).map_err(StartError::Task)?;
     file::remove(&container.create_spec.failure).map_err(StartError::Task)?;
-    let log = open_log(&container.log).map_err(|source| StartError::Log {
-        path: container.log.clone(),
-        source,
-    })?;
-    let second = log.try_clone().map_err(|source| StartError::Log {
-        path: container.log.clone(),
-        source,
-    })?;
+    let log_error = file::failed("open the log", &container.log);
+    let log = file::append(&container.log).map_err(&log_error)?;
+    let second = log.try_clone().map_err(log_error)?;
     shim::command(&path)
         .stdin(Stdio::null())
         .stdout(Stdio::from(log))
         .stderr(Stdio::from(second))
         .spawn()
         .map_err(StartError::Spawn)
-}
-
-fn open_log(path: &Path) -> io::Result<fs::File> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    fs::File::options().append(true).create(true).open(path)
 }
 
 fn exit_code(status: ExitStatus) -> i32 {

@@ -9,12 +9,14 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use mesh_runtime::log::chain;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use crate::cgroup::{self, CgroupError};
+use crate::cgroup;
+use crate::file::{self, FileError};
 
 mod root;
 
@@ -70,56 +72,29 @@ pub struct Program {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
-    #[error("read the task {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
     #[error("parse the task {path}, which another version may have written")]
     Parse {
         path: PathBuf,
-        #[source]
         source: serde_json::Error,
     },
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
+    File(#[from] FileError),
     #[error("open the namespace {path}; has the container exited?")]
-    Namespace {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Namespace { path: PathBuf, source: io::Error },
     #[error("enter {what}")]
-    Enter {
-        what: String,
-        #[source]
-        source: nix::Error,
-    },
-    #[error("{what} {path}")]
-    Files {
-        what: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Enter { what: String, source: nix::Error },
     #[error("{0:?} contains a NUL byte, which arguments and variables cannot")]
     ZeroByte(String),
     #[error("switch to user {uid} and group {gid}")]
     User {
         uid: u32,
         gid: u32,
-        #[source]
         source: nix::Error,
     },
     #[error("program {program:?} not found on this machine; install it, or set another command")]
     NotFound { program: String },
     #[error("run {program:?}")]
-    Exec {
-        program: String,
-        #[source]
-        source: nix::Error,
-    },
+    Exec { program: String, source: nix::Error },
 }
 
 /// Returns the command that executes this program as the shim of a task.
@@ -144,7 +119,7 @@ pub fn run(path: &Path) -> ShimError {
             let error = create(&task);
             if let Ok(mut file) = failure {
                 // The error is also returned; the file adds it to the status of the pod.
-                let _ = file.write_all(describe(&error).as_bytes());
+                let _ = file.write_all(chain(&error).as_bytes());
             }
             error
         }
@@ -181,23 +156,8 @@ pub fn exec(task: &ExecSpec) -> ShimError {
     }
 }
 
-/// Returns the error and its sources in one line.
-pub fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 fn read(path: &Path) -> Result<ShimTask, ShimError> {
-    let text = fs::read(path).map_err(|source| ShimError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text = fs::read(path).map_err(file::failed("read the task", path))?;
     serde_json::from_slice(&text).map_err(|source| ShimError::Parse {
         path: path.to_owned(),
         source,
@@ -217,7 +177,7 @@ fn create(task: &CreateSpec) -> ShimError {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
             .map_err(entering("new mount and UTS namespaces"))?;
         nix::unistd::sethostname(&task.hostname).map_err(entering("the container's host name"))?;
-        root::enter(task)
+        Ok(root::enter(task)?)
     };
     match build() {
         Ok(()) => exec_program(&task.program),
@@ -251,11 +211,9 @@ fn exec_program(program: &Program) -> ShimError {
 fn prepare(program: &Program) -> Result<(Vec<CString>, Vec<CString>), ShimError> {
     let &Program { uid, gid, .. } = program;
     let user_error = |source| ShimError::User { uid, gid, source };
-    std::env::set_current_dir(&program.working_directory).map_err(|source| ShimError::Files {
-        what: "change to the working directory",
-        path: program.working_directory.clone(),
-        source,
-    })?;
+    let directory = &program.working_directory;
+    std::env::set_current_dir(directory)
+        .map_err(file::failed("change to the working directory", directory))?;
     let groups: Vec<Gid> = program
         .groups
         .iter()

@@ -13,7 +13,8 @@ use nix::mount::{MsFlags, mount};
 
 use super::data_sources::DataSources;
 use super::env;
-use crate::{file, token};
+use crate::file::{self, FileError};
+use crate::token;
 
 /// A volume on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +33,10 @@ pub struct TokenFile {
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    #[error("volume {volume}: write {path}")]
-    Write {
-        volume: String,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error("volume {volume}")]
+    Write { volume: String, source: FileError },
     #[error("volume {volume}: mount a tmpfs")]
-    Mount {
-        volume: String,
-        #[source]
-        source: nix::Error,
-    },
+    Mount { volume: String, source: nix::Error },
     #[error("volume {volume}: {path:?} is outside the volume")]
     PathOutside { volume: String, path: String },
 }
@@ -234,11 +226,10 @@ fn mount_memory(path: &Path) -> nix::Result<()> {
     )
 }
 
-fn write_error<'a>(volume: &'a str, path: &'a Path) -> impl Fn(io::Error) -> VolumeError + 'a {
-    move |source| VolumeError::Write {
+fn write_error(volume: &str, path: &Path) -> impl Fn(io::Error) -> VolumeError {
+    move |error| VolumeError::Write {
         volume: volume.to_owned(),
-        path: path.to_owned(),
-        source,
+        source: file::failed("write", path)(error),
     }
 }
 

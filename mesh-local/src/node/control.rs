@@ -13,8 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::NodeError;
-use crate::file;
+use crate::file::{self, FileError};
 use crate::manifest::{ObjectKey, Problem};
 use crate::node_paths::NodePaths;
 use crate::observer::Observer;
@@ -99,14 +98,11 @@ impl ControlServer {
 }
 
 /// Opens the socket, which only root may use, and forwards requests to the returned channel.
-pub(super) fn listen(paths: &NodePaths) -> Result<(RequestReceiver, ControlServer), NodeError> {
+pub(super) fn listen(paths: &NodePaths) -> Result<(RequestReceiver, ControlServer), FileError> {
     let path = paths.control_socket();
-    let listen_error = |source| NodeError::Listen {
-        path: path.clone(),
-        source,
-    };
-    file::remove(&path).map_err(listen_error)?;
-    let listener = UnixListener::bind(&path).map_err(listen_error)?;
+    let listen_error = file::failed("listen on", &path);
+    file::remove(&path).map_err(&listen_error)?;
+    let listener = UnixListener::bind(&path).map_err(&listen_error)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(listen_error)?;
     let (sender, receiver) = mpsc::channel(REQUEST_QUEUE);
     let server = tokio::spawn(async move {

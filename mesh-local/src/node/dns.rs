@@ -1,11 +1,11 @@
 //! The DNS server of the node: dnsmasq, which listens on the addresses of the node.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::{fs, io};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::helper::{Helper, HelperCommand, HelperSpec};
-use crate::file;
+use crate::file::{self, FileError};
 use crate::network::Network;
 use crate::node_paths::NodePaths;
 use crate::service::dns::{CLUSTER_DOMAIN, Records};
@@ -16,28 +16,16 @@ pub(super) struct DnsServer {
     written: Records,
 }
 
-/// A file of the server could not be written.
-#[derive(Debug, thiserror::Error)]
-#[error("write {path}")]
-pub struct DnsError {
-    path: PathBuf,
-    source: io::Error,
-}
-
 /// TTL of local records in seconds, as in the DNS of Kubernetes.
 const TTL: u32 = 5;
 
-pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, DnsError> {
+pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, FileError> {
     let directory = paths.dns();
     let records = Records::default();
     let config = directory.join("dnsmasq.conf");
-    let write = |name: &str, text: &str| {
-        let path = directory.join(name);
-        file::write(&path, text.as_bytes(), 0o644).map_err(write_error(path))
-    };
-    write("dnsmasq.conf", &configuration(paths, network))?;
-    write("hosts", &records.hosts)?;
-    write("records.conf", &records.configuration)?;
+    write(&config, &configuration(paths, network))?;
+    write(&directory.join("hosts"), &records.hosts)?;
+    write(&directory.join("records.conf"), &records.configuration)?;
     let helper = Helper::start(HelperSpec {
         program: "dnsmasq".into(),
         args: vec![
@@ -55,18 +43,14 @@ pub(super) fn start(paths: &NodePaths, network: &Network) -> Result<DnsServer, D
 
 impl DnsServer {
     /// Updates the records. dnsmasq reloads addresses on SIGHUP; other records require a restart.
-    pub(super) async fn update(&mut self, records: Records) -> Result<(), DnsError> {
-        let write = |name: &str, text: &str| {
-            let path = self.directory.join(name);
-            file::write(&path, text.as_bytes(), 0o644).map_err(write_error(path))
-        };
+    pub(super) async fn update(&mut self, records: Records) -> Result<(), FileError> {
         let hosts = records.hosts != self.written.hosts;
         let configuration = records.configuration != self.written.configuration;
         if hosts {
-            write("hosts", &records.hosts)?;
+            write(&self.directory.join("hosts"), &records.hosts)?;
         }
         if configuration {
-            write("records.conf", &records.configuration)?;
+            write(&self.directory.join("records.conf"), &records.configuration)?;
             self.helper.send(HelperCommand::Restart).await;
         } else if hosts {
             self.helper.send(HelperCommand::Reload).await;
@@ -97,9 +81,6 @@ fn configuration(paths: &NodePaths, network: &Network) -> String {
     text
 }
 
-fn write_error(path: PathBuf) -> impl Fn(io::Error) -> DnsError {
-    move |source| DnsError {
-        path: path.clone(),
-        source,
-    }
+fn write(path: &Path, text: &str) -> Result<(), FileError> {
+    file::write(path, text.as_bytes(), 0o644).map_err(file::failed("write", path))
 }

@@ -1,13 +1,15 @@
 //! Supervises programs of the node: restarts them when they exit, and stops them with the node.
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use std::{fs, io};
 
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+
+use crate::file;
 
 /// A supervised program. Dropping this stops the program.
 pub(super) struct Helper {
@@ -125,7 +127,7 @@ fn send_sighup(child: &Child) {
 }
 
 fn spawn(spec: &HelperSpec) -> io::Result<Child> {
-    let log = append(&spec.log)?;
+    let log = file::append(&spec.log)?;
     let second = log.try_clone()?;
     Command::new(&spec.program)
         .args(&spec.args)
@@ -134,11 +136,4 @@ fn spawn(spec: &HelperSpec) -> io::Result<Child> {
         .stderr(second)
         .kill_on_drop(true)
         .spawn()
-}
-
-fn append(path: &Path) -> io::Result<fs::File> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    fs::File::options().append(true).create(true).open(path)
 }

@@ -8,8 +8,9 @@ use mesh_k8s::inject::{self, Values};
 use mesh_k8s::pod as accessors;
 use serde::{Deserialize, Serialize};
 
-use super::dns::{DnsError, DnsServer};
+use super::dns::DnsServer;
 use crate::command::{self, CommandError};
+use crate::file::FileError;
 use crate::manifest::{Manifests, ObjectKey, Problem};
 use crate::network::Network;
 use crate::node_paths::NodePaths;
@@ -48,7 +49,7 @@ pub enum PublishError {
     #[error("apply the nftables rules of the Services")]
     Rules(#[source] CommandError),
     #[error(transparent)]
-    Dns(#[from] DnsError),
+    File(#[from] FileError),
 }
 
 /// The pods with their status, and whether each is terminating.

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mesh_runtime::log::chain;
+
 use super::Node;
 use super::control::{NodeStatus, Target};
-use crate::container::shim::describe;
 use crate::manifest::ObjectKey;
 use crate::observer::{self, Observer};
 use crate::pod::status;
@@ -43,7 +44,7 @@ impl Node {
                 self.publish_error = None;
             }
             Err(error) => {
-                let message = describe(&error);
+                let message = chain(&error);
                 tracing::error!("{message}");
                 self.publish_error = Some(message);
             }
@@ -84,7 +85,7 @@ impl Node {
                 "this node has no proxies: it was started with `meshctl local up --no-mesh`".into(),
             );
         };
-        observer::issue(&self.context.signer, values).map_err(|error| describe(&error))
+        observer::issue(&self.context.signer, values).map_err(|error| chain(&error))
     }
 
     /// Returns the container that `exec` enters.

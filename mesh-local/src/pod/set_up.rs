@@ -2,17 +2,17 @@
 //! container specifications.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::fs;
+use std::path::Path;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use mesh_k8s::pod as accessors;
+use mesh_runtime::log::chain;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{NodeContext, PodState, PodTask, SANDBOX_FILE, VOLUMES, is_sidecar, status};
-use crate::cgroup::{self, CgroupError};
 use crate::cni::CniError;
 use crate::container::data_sources::DataSources;
 use crate::container::env::EnvError;
@@ -20,15 +20,14 @@ use crate::container::plan;
 use crate::container::probe::Probes;
 use crate::container::run::{Container, RestartPolicy};
 use crate::container::volume::{self, PreparedVolume, TokenFile, VolumeError};
+use crate::file::{self, FileError};
 use crate::manifest::ObjectKey;
 use crate::netns::{self, NetnsError};
 use crate::token::{self, BoundPod, TokenRequest};
-use crate::{file, image};
+use crate::{cgroup, image};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PodError {
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Netns(#[from] NetnsError),
     #[error(transparent)]
@@ -38,17 +37,9 @@ pub(super) enum PodError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     #[error("container {container}")]
-    Env {
-        container: String,
-        #[source]
-        source: EnvError,
-    },
-    #[error("write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    Env { container: String, source: EnvError },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     Token(#[from] token::SignError),
 }
@@ -158,7 +149,7 @@ pub(super) async fn renew_tokens<T>(task: &PodTask, tokens: &[TokenFile]) -> T {
         };
         tokio::time::sleep_until(*at).await;
         if let Err(error) = write_token(task, file) {
-            tracing::error!(pod = %task.key, "Cannot renew the token: {}", crate::container::shim::describe(&error));
+            tracing::error!(pod = %task.key, "Cannot renew the token: {}", chain(&error));
         }
         *at = Instant::now() + token::renew_after(file.lifetime);
     }
@@ -178,7 +169,8 @@ fn write_token(task: &PodTask, token_file: &TokenFile) -> Result<(), PodError> {
     let token = token::sign(&task.context.signer, &request, now)?;
     let path = &token_file.path;
     // Containers run as other users than root. Only root can access the parent directory.
-    file::write(path, token.as_bytes(), 0o644).map_err(write_error(path))
+    file::write(path, token.as_bytes(), 0o644).map_err(file::failed("write", path))?;
+    Ok(())
 }
 
 /// Returns the restart policy of a container. Sidecars are always restarted, and init containers
@@ -197,25 +189,18 @@ fn restart_policy(spec: &PodSpec, name: &str) -> RestartPolicy {
 }
 
 /// Creates the directory of a pod with access only for root, because it has tokens and Secrets.
-fn create_private(parent: &Path, directory: &Path) -> Result<(), PodError> {
+fn create_private(parent: &Path, directory: &Path) -> Result<(), FileError> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut private = fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
-    private.create(parent).map_err(write_error(parent))?;
-    private.create(directory).map_err(write_error(directory))
-}
-
-fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), PodError> {
-    let text = serde_json::to_vec(value).map_err(|error| PodError::Write {
-        path: path.to_owned(),
-        source: error.into(),
-    })?;
-    file::write(path, &text, 0o600).map_err(write_error(path))
-}
-
-fn write_error(path: &Path) -> impl Fn(io::Error) -> PodError + '_ {
-    move |source| PodError::Write {
-        path: path.to_owned(),
-        source,
+    for directory in [parent, directory] {
+        let created = private.create(directory);
+        created.map_err(file::failed("write", directory))?;
     }
+    Ok(())
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), FileError> {
+    let text = serde_json::to_vec(value).map_err(file::failed("write", path))?;
+    file::write(path, &text, 0o600).map_err(file::failed("write", path))
 }

@@ -3,14 +3,15 @@
 //! changes are lost when the last process exits. `/run` and `/tmp` are empty, so that containers do
 //! not see runtime files of the machine, such as the private keys of the node.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::pivot_root;
 use serde::{Deserialize, Serialize};
 
-use super::{CreateSpec, ShimError};
+use super::CreateSpec;
+use crate::file::{FileError, failed};
 
 /// A bind mount of a file or directory of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,14 +32,14 @@ const NONE: Option<&str> = None;
 
 /// Mounts the root of the container and changes to it. The calling process must be in a new mount
 /// namespace.
-pub(super) fn enter(task: &CreateSpec) -> Result<(), ShimError> {
+pub(super) fn enter(task: &CreateSpec) -> Result<(), FileError> {
     let slash = Path::new("/");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(NONE, slash, NONE, private, NONE).map_err(failed("make mounts private below", slash))?;
     let mut sources = Vec::new();
     for bind in &task.binds {
         let source = fs::canonicalize(&bind.source);
-        sources.push(source.map_err(files("find", &bind.source))?);
+        sources.push(source.map_err(failed("find", &bind.source))?);
     }
     let root = overlay(&task.scratch)?;
     for mounted in machine_mounts()? {
@@ -50,9 +51,9 @@ pub(super) fn enter(task: &CreateSpec) -> Result<(), ShimError> {
         }
     }
     let old = below(&root, Path::new(OLD_ROOT));
-    fs::create_dir(&old).map_err(files("create", &old))?;
+    fs::create_dir(&old).map_err(failed("create", &old))?;
     pivot_root(&root, &old).map_err(failed("change the root to", &root))?;
-    std::env::set_current_dir("/").map_err(files("change to", slash))?;
+    std::env::set_current_dir("/").map_err(failed("change to", slash))?;
     for own in EMPTY {
         mount_empty(Path::new(own))?;
     }
@@ -62,16 +63,16 @@ pub(super) fn enter(task: &CreateSpec) -> Result<(), ShimError> {
     for (path, contents) in &task.files {
         // The existing file may be a symbolic link.
         let _ = fs::remove_file(path);
-        fs::write(path, contents).map_err(files("write", path))?;
+        fs::write(path, contents).map_err(failed("write", path))?;
     }
     let old = Path::new(OLD_ROOT);
     umount2(old, MntFlags::MNT_DETACH).map_err(failed("unmount", old))?;
-    fs::remove_dir(old).map_err(files("remove", old))
+    fs::remove_dir(old).map_err(failed("remove", old))
 }
 
 /// Mounts an overlay in memory over the root of the machine, and returns its path.
-fn overlay(scratch: &Path) -> Result<PathBuf, ShimError> {
-    fs::create_dir_all(scratch).map_err(files("create", scratch))?;
+fn overlay(scratch: &Path) -> Result<PathBuf, FileError> {
+    fs::create_dir_all(scratch).map_err(failed("create", scratch))?;
     mount(
         Some("mesh-local"),
         scratch,
@@ -82,7 +83,7 @@ fn overlay(scratch: &Path) -> Result<PathBuf, ShimError> {
     .map_err(failed("mount a tmpfs at", scratch))?;
     let [upper, work, root] = ["upper", "work", "root"].map(|name| scratch.join(name));
     for directory in [&upper, &work, &root] {
-        fs::create_dir(directory).map_err(files("create", directory))?;
+        fs::create_dir(directory).map_err(failed("create", directory))?;
     }
     let options = format!(
         "lowerdir=/,upperdir={},workdir={}",
@@ -102,9 +103,9 @@ fn overlay(scratch: &Path) -> Result<PathBuf, ShimError> {
 
 /// Returns the mount points of other file systems of the machine, which the overlay does not
 /// include.
-fn machine_mounts() -> Result<Vec<PathBuf>, ShimError> {
+fn machine_mounts() -> Result<Vec<PathBuf>, FileError> {
     let path = Path::new("/proc/self/mountinfo");
-    let text = fs::read_to_string(path).map_err(files("read", path))?;
+    let text = fs::read_to_string(path).map_err(failed("read", path))?;
     Ok(top_mounts(&text))
 }
 
@@ -149,8 +150,8 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(out)
 }
 
-fn mount_empty(path: &Path) -> Result<(), ShimError> {
-    fs::create_dir_all(path).map_err(files("create", path))?;
+fn mount_empty(path: &Path) -> Result<(), FileError> {
+    fs::create_dir_all(path).map_err(failed("create", path))?;
     let options = if path == Path::new("/tmp") {
         "mode=1777"
     } else {
@@ -168,17 +169,17 @@ fn mount_empty(path: &Path) -> Result<(), ShimError> {
 }
 
 /// Creates the target of a bind mount and mounts it.
-fn bind_mount(bind: &Bind, source: &Path) -> Result<(), ShimError> {
+fn bind_mount(bind: &Bind, source: &Path) -> Result<(), FileError> {
     let target = &bind.target;
     let source = below(Path::new(OLD_ROOT), source);
     if source.is_dir() {
-        fs::create_dir_all(target).map_err(files("create", target))?;
+        fs::create_dir_all(target).map_err(failed("create", target))?;
     } else {
         if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent).map_err(files("create", parent))?;
+            fs::create_dir_all(parent).map_err(failed("create", parent))?;
         }
         if !target.exists() {
-            fs::File::create(target).map_err(files("create", target))?;
+            fs::File::create(target).map_err(failed("create", target))?;
         }
     }
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
@@ -192,22 +193,6 @@ fn bind_mount(bind: &Bind, source: &Path) -> Result<(), ShimError> {
 
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
-fn files<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> ShimError + 'a {
-    move |source| ShimError::Files {
-        what,
-        path: path.to_owned(),
-        source,
-    }
-}
-
-fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(nix::Error) -> ShimError + 'a {
-    move |source| ShimError::Files {
-        what,
-        path: path.to_owned(),
-        source: source.into(),
-    }
 }
 
 #[cfg(test)]
