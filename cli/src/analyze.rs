@@ -12,21 +12,21 @@ mod duplicates;
 mod finding;
 mod invalid;
 pub(crate) mod kinds;
+mod meshed;
 mod networks;
 mod objects;
 mod profiles;
+mod proxies;
 mod routes;
 mod servers;
 mod services;
 mod shadowed;
+mod timeouts;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use self::{
-    finding::Finding,
-    objects::{Object, Objects, POLICY},
-};
+pub(crate) use self::{finding::Finding, objects::Objects};
 
 /// Returns the findings, by object.
 pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {
@@ -42,6 +42,8 @@ pub(crate) fn analyze(objects: &Objects) -> Vec<Finding> {
     networks::analyze(objects, &mut findings);
     profiles::analyze(objects, &mut findings);
     annotations::analyze(objects, &mut findings);
+    timeouts::analyze(objects, &mut findings);
+    proxies::analyze(objects, &mut findings);
     findings.sort_by(|one, other| one.order().cmp(&other.order()));
     findings.dedup();
     findings

@@ -22,17 +22,30 @@ pub(super) fn analyze(
     }
     for policy in objects.of(POLICY, "ServerAuthorization") {
         servers(objects, policy, findings);
+        let mesh_tls = &policy.spec()["client"]["meshTLS"];
+        let field = "spec.client.meshTLS";
+        clients(
+            objects,
+            policy,
+            field,
+            mesh_tls,
+            "serviceAccounts",
+            findings,
+        );
     }
     for limit in objects.of(POLICY, "HTTPLocalRateLimitPolicy") {
         rate_limit(objects, attachments, limit, findings);
     }
     for authentication in objects.of(POLICY, "MeshTLSAuthentication") {
-        accounts(objects, authentication, findings);
-    }
-    for policy in objects.of(POLICY, "ServerAuthorization") {
-        let field = "spec.client.meshTLS.serviceAccounts";
-        let references = list(&policy.spec()["client"]["meshTLS"]["serviceAccounts"]);
-        referenced_accounts(objects, policy, field, references, findings);
+        let spec = authentication.spec();
+        clients(
+            objects,
+            authentication,
+            "spec",
+            spec,
+            "identityRefs",
+            findings,
+        );
     }
     for kind in ["MeshTLSAuthentication", "NetworkAuthentication"] {
         for authentication in objects.of(POLICY, kind) {
@@ -259,43 +272,63 @@ fn has_account(objects: &Objects, namespace: &str, name: &str) -> bool {
             .is_some()
 }
 
-/// Reports identities of ServiceAccounts that do not exist, in both forms.
-fn accounts(objects: &Objects, authentication: &Object, findings: &mut Vec<Finding>) {
-    let references = authentication.list("identityRefs");
-    referenced_accounts(
-        objects,
-        authentication,
-        "spec.identityRefs",
-        references,
-        findings,
-    );
-    for (at, identity) in authentication.list("identities").iter().enumerate() {
-        if let Some(named) = account_of_identity(text(identity)) {
-            let field = format!("spec.identities[{at}]");
-            account(objects, authentication, field, named, findings);
-        }
-    }
-}
-
-/// Reports ServiceAccounts of a list of references that do not exist. References to namespaces are
-/// in the same lists.
-fn referenced_accounts(
+/// Reports clients that do not exist: the identities of a field, and its references to
+/// ServiceAccounts.
+fn clients(
     objects: &Objects,
     object: &Object,
     field: &str,
-    references: &[Value],
+    listed: &Value,
+    references: &str,
     findings: &mut Vec<Finding>,
 ) {
-    for (at, reference) in references.iter().enumerate() {
+    for (at, identity) in list(&listed["identities"]).iter().enumerate() {
+        let field = format!("{field}.identities[{at}]");
+        // Proxies compare them without regard to case.
+        let identity = text(identity).to_ascii_lowercase();
+        if let Some(end) = foreign_to(objects, &identity) {
+            findings.push(Finding::new(
+                object,
+                field,
+                "foreign-identity",
+                format!(
+                    "is {identity:?}, which no client of this mesh has: its identities end in {end}"
+                ),
+                format!("write it as ACCOUNT.NAMESPACE{end}"),
+            ));
+        } else if let Some(named) = account_of_identity(&identity) {
+            account(objects, object, field, named, findings);
+        }
+    }
+    // References to namespaces are in the same list.
+    for (at, reference) in list(&listed[references]).iter().enumerate() {
         let kind = reference["kind"].as_str().unwrap_or("ServiceAccount");
         if kind == "ServiceAccount" {
             let namespace = reference["namespace"].as_str();
             let namespace = namespace.unwrap_or(&object.namespace);
-            let field = format!("{field}[{at}].name");
+            let field = format!("{field}.{references}[{at}].name");
             let named = (namespace, text(&reference["name"]));
             account(objects, object, field, named, findings);
         }
     }
+}
+
+/// Returns the end of the mesh's identities if an identity, or every one with the suffix after `*`,
+/// has another. Machines may have any, and SPIFFE identities are not compared.
+fn foreign_to(objects: &Objects, identity: &str) -> Option<String> {
+    let values = objects.values()?;
+    let (namespace, domain) = (&values.namespace, values.trust_domain());
+    let end = format!(".serviceaccount.identity.{namespace}.{domain}");
+    let suffix = identity.strip_prefix('*');
+    let is_matched = |own: &str| {
+        let own = own.to_ascii_lowercase();
+        own == identity || suffix.is_some_and(|suffix| own.ends_with(suffix))
+    };
+    let may_exist = identity.starts_with("spiffe://")
+        || identity.ends_with(&end)
+        || suffix.is_some_and(|suffix| end.ends_with(suffix))
+        || objects.external_identities().any(is_matched);
+    (!may_exist).then_some(end)
 }
 
 /// Returns namespace and name of the ServiceAccount with an identity; `None` for one with a

@@ -1,6 +1,6 @@
 //! Redundant authorizations: another one already authorizes all their clients.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
@@ -8,10 +8,16 @@ use super::finding::Finding;
 use super::objects::{Object, Objects, POLICY, text};
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
+    let mut by_target: BTreeMap<_, Vec<&Object>> = BTreeMap::new();
     for policy in objects.of(POLICY, "AuthorizationPolicy") {
-        let mut others = objects.of(POLICY, "AuthorizationPolicy");
-        if let Some(other) = others.find(|other| is_covered(policy, other)) {
-            let (code, problem) = if requirements(policy) == requirements(other) {
+        let target = (&policy.namespace, target(policy));
+        by_target.entry(target).or_default().push(policy);
+    }
+    for policies in by_target.values() {
+        let sets: Vec<_> = policies.iter().map(|policy| requirements(policy)).collect();
+        for (at, cover) in covers(&sets).into_iter().enumerate() {
+            let Some(cover) = cover else { continue };
+            let (code, problem) = if sets[at] == sets[cover] {
                 (
                     "duplicate",
                     "authorizes the same clients of the same target",
@@ -23,28 +29,26 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
                 )
             };
             findings.push(Finding::new(
-                policy,
+                policies[at],
                 "spec.requiredAuthenticationRefs",
                 code,
-                format!("AuthorizationPolicy {} {problem}", other.name),
+                format!("AuthorizationPolicy {} {problem}", policies[cover].name),
                 "delete one of the two",
             ));
         }
     }
+    let mut first: HashMap<(&str, &Value), &str> = HashMap::new();
     for policy in objects.of(POLICY, "ServerAuthorization") {
-        let same = objects.of(POLICY, "ServerAuthorization").find(|other| {
-            other.namespace == policy.namespace
-                && other.name < policy.name
-                && other.spec() == policy.spec()
-        });
-        if let Some(other) = same {
+        let other = *first
+            .entry((policy.namespace.as_str(), policy.spec()))
+            .or_insert(&policy.name);
+        if other != policy.name {
             findings.push(Finding::new(
                 policy,
                 "spec",
                 "duplicate",
                 format!(
-                    "ServerAuthorization {} authorizes the same clients of the same Servers",
-                    other.name
+                    "ServerAuthorization {other} authorizes the same clients of the same Servers"
                 ),
                 "delete one of the two",
             ));
@@ -52,14 +56,36 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns whether `other` authorizes each client of `policy`; of equal ones the first by name
-/// does.
-fn is_covered(policy: &Object, other: &Object) -> bool {
-    if other.namespace != policy.namespace || target(other) != target(policy) {
-        return false;
+/// Returns for each set the first other one that is a proper subset of it, or that is equal and
+/// comes before it.
+///
+/// A set is looked up by its rarest element, so that each is compared with few others.
+fn covers<T: Ord>(sets: &[BTreeSet<T>]) -> Vec<Option<usize>> {
+    let mut first: BTreeMap<&BTreeSet<T>, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<&T, usize> = BTreeMap::new();
+    for (at, set) in sets.iter().enumerate() {
+        first.entry(set).or_insert(at);
+        for element in set {
+            *counts.entry(element).or_default() += 1;
+        }
     }
-    let (own, others) = (requirements(policy), requirements(other));
-    others.is_subset(&own) && (own != others || other.name < policy.name)
+    // The empty set has no element, and is a subset of all.
+    let mut by_rarest: BTreeMap<Option<&T>, Vec<usize>> = BTreeMap::new();
+    for (set, at) in &first {
+        let rarest = set.iter().min_by_key(|element| counts[element]);
+        by_rarest.entry(rarest).or_default().push(*at);
+    }
+    let cover = |(at, set): (usize, &BTreeSet<T>)| {
+        let elements = set.iter().map(Some).chain([None]);
+        let candidates = elements.filter_map(|element| by_rarest.get(&element));
+        candidates
+            .flatten()
+            .copied()
+            .filter(|&other| sets[other].is_subset(set))
+            .filter(|&other| other < at || sets[other].len() < set.len())
+            .min()
+    };
+    sets.iter().enumerate().map(cover).collect()
 }
 
 /// Returns group, kind and name, which have no case but for the name.
@@ -90,4 +116,37 @@ fn group_and_kind(reference: &Value) -> (String, String) {
         group
     };
     (group, text(&reference["kind"]).to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Counted;
+    use super::*;
+
+    #[test]
+    fn subsets_and_earlier_equal_sets_cover() {
+        let set = |elements: &[u32]| -> BTreeSet<u32> { elements.iter().copied().collect() };
+        let sets = [&[1, 2][..], &[1], &[1, 2], &[3], &[2, 3, 4], &[1]].map(set);
+        let expected = [Some(1), None, Some(0), None, Some(3), Some(1)];
+        assert_eq!(covers(&sets), expected);
+        let with_empty = [&[1][..], &[], &[]].map(set);
+        assert_eq!(covers(&with_empty), [Some(1), None, Some(1)]);
+    }
+
+    #[test]
+    fn comparisons_of_policies_grow_with_their_number() {
+        let per_set = |count: u32, set: fn(u32) -> [u32; 2]| {
+            let sets: Vec<BTreeSet<Counted>> =
+                (0..count).map(|at| set(at).map(Counted).into()).collect();
+            let (_, steps) = Counted::steps(|| covers(&sets));
+            steps / u64::from(count)
+        };
+        // An element that all have, and equal sets.
+        let kinds: [fn(u32) -> [u32; 2]; 3] = [|at| [0, at + 1], |at| [0, at / 2 + 1], |_| [0, 1]];
+        for set in kinds {
+            let (few, many) = (per_set(500, set), per_set(4_000, set));
+            // Lookups in sorted maps, whose depth grows with the logarithm.
+            assert!(many < 2 * few, "{many} {few}");
+        }
+    }
 }

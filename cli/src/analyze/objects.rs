@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use mesh_k8s::kinds::LabelSelector;
 use mesh_k8s::pod::PROXY_CONTAINER;
 use mesh_k8s::select;
+use mesh_k8s::values::Values;
 use mesh_objects::convert;
 use mesh_objects::model::{EgressNetwork, Object as Record, Server, Service};
 use mesh_objects::policy::server;
@@ -22,8 +23,8 @@ pub(crate) struct Objects {
     store: OnceLock<Store>,
     /// Group and kind of definitions that the API server lacks.
     unserved: BTreeSet<(&'static str, &'static str)>,
-    /// The domain of the cluster, if it is known.
-    cluster_domain: Option<String>,
+    /// The values of the installation, if they are known.
+    values: Option<Values>,
 }
 
 /// Group, kind, namespace and name.
@@ -80,9 +81,25 @@ const PROXY_PORTS: [&str; 2] = ["linkerd-proxy", "linkerd-admin"];
 /// The kinds of objects of the cluster.
 const CLUSTER_KINDS: [&str; 2] = ["Namespace", "Node"];
 
+impl Extend<Value> for Objects {
+    fn extend<I: IntoIterator<Item = Value>>(&mut self, documents: I) {
+        documents
+            .into_iter()
+            .for_each(|document| self.add(document));
+    }
+}
+
+impl FromIterator<Value> for Objects {
+    fn from_iter<I: IntoIterator<Item = Value>>(documents: I) -> Self {
+        let mut objects = Self::default();
+        objects.extend(documents);
+        objects
+    }
+}
+
 impl Objects {
     /// Adds a document: an object, or a list of objects. A later object replaces an earlier one.
-    pub(crate) fn add(&mut self, document: Value) {
+    fn add(&mut self, document: Value) {
         if let Some(items) = document["items"].as_array() {
             items.iter().cloned().for_each(|item| self.add(item));
             return;
@@ -107,13 +124,12 @@ impl Objects {
         self.unserved = kinds.into_iter().collect();
     }
 
-    /// Records the domain of the cluster. Clients look up Services below it.
-    pub(crate) fn set_cluster_domain(&mut self, domain: impl Into<String>) {
-        self.cluster_domain = Some(domain.into());
+    pub(crate) fn set_values(&mut self, values: Values) {
+        self.values = Some(values);
     }
 
-    pub(super) fn cluster_domain(&self) -> Option<&str> {
-        self.cluster_domain.as_deref()
+    pub(super) fn values(&self) -> Option<&Values> {
+        self.values.as_ref()
     }
 
     /// Returns what to do about a reference to an object that does not exist.
@@ -191,11 +207,23 @@ impl Objects {
             .filter(move |object| object.namespace == namespace)
     }
 
+    /// Returns the identities of machines, which need not be of the trust domain.
+    pub(super) fn external_identities(&self) -> impl Iterator<Item = &str> {
+        self.of(WORKLOAD, "ExternalWorkload")
+            .map(|object| text(&object.spec()["meshTLS"]["identity"]))
+    }
+
     /// Returns the workloads of a namespace and all its pods, whatever owns them.
     pub(super) fn pods_of_namespace<'a>(
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = Workload<'a>> {
+        self.workloads_and_pods()
+            .filter(move |workload| workload.object.namespace == namespace)
+    }
+
+    /// Returns the workloads and all pods, whatever owns them.
+    pub(super) fn workloads_and_pods(&self) -> impl Iterator<Item = Workload<'_>> {
         let owned = self
             .of("", "Pod")
             .filter(|pod| !list(&pod.json["metadata"]["ownerReferences"]).is_empty())
@@ -204,9 +232,7 @@ impl Objects {
                 template: &pod.json,
                 path: "",
             });
-        self.workloads()
-            .chain(owned)
-            .filter(move |workload| workload.object.namespace == namespace)
+        self.workloads().chain(owned)
     }
 
     /// Returns the workloads, without the pods of other workloads.
@@ -249,16 +275,6 @@ impl Object {
             json,
             record,
         })
-    }
-
-    /// Returns whether the object wins against `other` because it is older. An invalid object has
-    /// no effect.
-    pub(super) fn is_older(&self, other: &Self) -> bool {
-        let ages = (
-            self.record().and_then(Record::age),
-            other.record().and_then(Record::age),
-        );
-        matches!(ages, (Some(own), Some(other)) if own < other)
     }
 
     /// Returns the record of a valid object; `None` for kinds that decide nothing.
@@ -413,7 +429,8 @@ pub(super) fn is_of_proxy(port: &Value) -> bool {
     PROXY_PORTS.contains(&text(port))
 }
 
-fn is_tcp(port: &Value) -> bool {
+/// Returns whether a port of a container or Service is one of TCP, the default.
+pub(super) fn is_tcp(port: &Value) -> bool {
     port["protocol"]
         .as_str()
         .is_none_or(|protocol| protocol == "TCP")

@@ -109,7 +109,7 @@ fn destination(objects: &Objects, profile: &Object, findings: &mut Vec<Finding>)
                     "name the profile after the external host",
                 ));
             }
-            match objects.cluster_domain() {
+            match objects.values().map(|values| &*values.cluster_domain) {
                 Some(own) if own != domain => findings.push(Finding::new(
                     profile,
                     "metadata.name",

@@ -31,7 +31,10 @@ const ROUTES: [ReportedKind; 5] = [
 #[derive(Default)]
 pub(super) struct Attachments<'a> {
     of_servers: HashMap<&'a Name, Vec<RouteParents<'a>>>,
-    claims: HashMap<&'a ParentRef, Vec<Claim<'a>>>,
+    /// The GRPCRoutes that take precedence over HTTPRoutes.
+    grpc_of_servers: HashMap<&'a Name, &'a Name>,
+    /// The first claim of each namespace to a parent. Others have no precedence over any route.
+    claims: HashMap<(&'a ParentRef, &'a str), Claim<'a>>,
 }
 
 impl<'a> Attachments<'a> {
@@ -40,7 +43,11 @@ impl<'a> Attachments<'a> {
         let records = objects.iter().filter_map(Object::record);
         for route in records.filter_map(Record::route_parents) {
             for claim in route.claims() {
-                all.claims.entry(claim.parent).or_default().push(claim);
+                let key = (claim.parent, &*claim.route.namespace);
+                let first = all.claims.entry(key).or_insert(claim);
+                if claim.precedence() < first.precedence() {
+                    *first = claim;
+                }
             }
             for reference in route.parents {
                 if reference.kind == ParentKind::Server {
@@ -49,6 +56,11 @@ impl<'a> Attachments<'a> {
                         .or_default()
                         .push(route);
                 }
+            }
+        }
+        for server in objects.of(POLICY, "Server").filter_map(Object::server) {
+            if let Some(grpc) = grpc_route_of_server(server, all.of_server(server)) {
+                all.grpc_of_servers.insert(&server.name, grpc);
             }
         }
         all
@@ -63,9 +75,9 @@ impl<'a> Attachments<'a> {
         routes.map_or(&[][..], Vec::as_slice).iter().copied()
     }
 
-    fn claims(&self, reference: &ParentRef) -> impl Iterator<Item = Claim<'a>> {
-        let claims = self.claims.get(reference);
-        claims.map_or(&[][..], Vec::as_slice).iter().copied()
+    fn claims(&self, reference: &ParentRef, clients: [&str; 2]) -> impl Iterator<Item = Claim<'a>> {
+        let claims = clients.map(|namespace| self.claims.get(&(reference, namespace)).copied());
+        claims.into_iter().flatten()
     }
 }
 
@@ -126,7 +138,7 @@ fn attachment(
                 return;
             }
             let server = server.and_then(Object::server);
-            let grpc = server.and_then(|it| grpc_route_of_server(it, attachments.of_server(it)));
+            let grpc = attachments.grpc_of_servers.get(&reference.name).copied();
             attach_to_server(parents, reference, server, grpc)
         }
         ParentKind::Service => {
@@ -151,7 +163,8 @@ fn attachment(
     }
     let clients: [&str; 2] = [namespace, &route.namespace];
     if let Some(rank) = RouteRank::new(parents.kind)
-        && let Some(other) = conflict(rank, reference, clients, attachments.claims(reference))
+        && let claims = attachments.claims(reference, clients)
+        && let Some(other) = conflict(rank, reference, clients, claims)
     {
         findings.push(conflicting(route, other.kind.as_str(), other.route, field));
     }

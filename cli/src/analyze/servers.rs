@@ -17,10 +17,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
 /// Reports a Server that selects no pods, and a Server whose port no selected pod has.
 fn selection(objects: &Objects, server: &Object, findings: &mut Vec<Finding>) {
     let selector = &server.spec()["podSelector"];
-    let mut workloads = objects
-        .workloads()
-        .filter(|workload| workload.object.namespace == server.namespace)
-        .peekable();
+    let mut workloads = objects.pods_of_namespace(&server.namespace).peekable();
     // Without workloads nothing is known.
     if selector.is_null() || workloads.peek().is_none() {
         return;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use mesh_k8s::kinds::ObjectMeta;
 use mesh_k8s::traffic_annotations;
 use serde::Deserialize as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::finding::Finding;
-use super::objects::{Object, Objects, POLICY, Workload, text};
+use super::objects::{Object, Objects, POLICY, Workload, is_tcp, text};
 
 pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for service in objects.of("", "Service") {
@@ -20,14 +20,26 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     }
 }
 
-fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
+/// Returns the selector of a Service; `None` without one. Then its creator writes EndpointSlices.
+pub(super) fn selector(service: &Object) -> Option<Value> {
     let labels = &service.spec()["selector"];
-    // A Service without a selector has EndpointSlices that its creator writes.
-    let has_selector = labels.as_object().is_some_and(|labels| !labels.is_empty());
-    if !has_selector || text(&service.spec()["type"]) == "ExternalName" {
-        return;
+    let has_labels = labels.as_object().is_some_and(|labels| !labels.is_empty());
+    let is_external = text(&service.spec()["type"]) == "ExternalName";
+    (has_labels && !is_external).then(|| json!({ "matchLabels": labels }))
+}
+
+/// Returns the name or number of the pods' port that a port of a Service leads to.
+pub(super) fn target(port: &Value) -> &Value {
+    match &port["targetPort"] {
+        Value::Null => &port["port"],
+        target => target,
     }
-    let selector = serde_json::json!({ "matchLabels": labels });
+}
+
+fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
+    let Some(selector) = selector(service) else {
+        return;
+    };
     let mut pods = objects.pods_of_namespace(&service.namespace).peekable();
     // Without workloads nothing is known.
     if pods.peek().is_none() {
@@ -48,12 +60,8 @@ fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
         return;
     };
     for (at, port) in service.list("ports").iter().enumerate() {
-        let target = match &port["targetPort"] {
-            Value::Null => &port["port"],
-            target => target,
-        };
-        let is_tcp = port["protocol"].as_str().is_none_or(|name| name == "TCP");
-        if !is_tcp || selected.iter().any(|pod| pod.may_listen_on(target)) {
+        let target = target(port);
+        if !is_tcp(port) || selected.iter().any(|pod| pod.may_listen_on(target)) {
             continue;
         }
         let what = match target.as_str() {

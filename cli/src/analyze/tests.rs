@@ -1,5 +1,9 @@
 //! Manifests with the findings that they should have.
 
+use std::cell::Cell;
+use std::cmp::Ordering;
+
+use mesh_k8s::values::Values;
 use serde::Deserialize as _;
 
 use super::*;
@@ -9,6 +13,8 @@ mod authorizations;
 pub(crate) mod effect;
 mod overlaps;
 mod profiles;
+mod proxies;
+mod timeouts;
 
 /// A namespace without findings.
 const SHOP: &str = "
@@ -56,12 +62,53 @@ spec:
   rules: [{matches: [{method: GET}]}]
 ";
 
-fn objects(manifest: &str) -> Objects {
-    let mut objects = Objects::default();
-    for document in serde_norway::Deserializer::from_str(manifest) {
-        objects.add(serde_json::Value::deserialize(document).unwrap());
+thread_local! {
+    static STEPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A number whose comparisons are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted(pub(super) u32);
+
+impl Counted {
+    /// Returns the result of `work`, and how many comparisons it made.
+    pub(super) fn steps<T>(work: impl FnOnce() -> T) -> (T, u64) {
+        let before = STEPS.get();
+        let result = work();
+        (result, STEPS.get() - before)
     }
-    objects
+}
+
+impl Ord for Counted {
+    fn cmp(&self, other: &Self) -> Ordering {
+        STEPS.set(STEPS.get() + 1);
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Counted {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Counted {}
+
+fn objects(manifest: &str) -> Objects {
+    let documents = serde_norway::Deserializer::from_str(manifest);
+    documents
+        .map(|document| serde_json::Value::deserialize(document).unwrap())
+        .collect()
+}
+
+fn values(text: &str) -> Values {
+    Values::read(serde_norway::from_str(text).unwrap()).unwrap()
 }
 
 /// Returns the findings of the namespace with a manifest: code, object and field of each, and the
@@ -532,7 +579,7 @@ fn lists_are_read_and_later_objects_replace_earlier_ones() {
         "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: Service, metadata: {name: a}}, {apiVersion: v1, kind: Service, metadata: {name: a, namespace: default, labels: {a: b}}}, {kind: Service}, 3]}",
     );
     assert_eq!(objects.len(), 1);
-    objects.add(serde_json::json!("text"));
+    objects.extend([serde_json::json!("text")]);
     assert_eq!(objects.len(), 1);
     let service = objects.iter().next().unwrap();
     assert_eq!(service.json["metadata"]["labels"]["a"], "b");

@@ -144,6 +144,64 @@ fn account_that_does_not_exist_is_found_in_each_form() {
     }
 }
 
+#[test]
+fn identity_that_no_client_has_is_found() {
+    let foreign = |identity: &str| {
+        let list = format!("identities: ['{identity}']");
+        let mesh_tls = policy("MeshTLSAuthentication", &format!("{{{list}}}"));
+        let spec = format!("{{server: {{name: web-http}}, client: {{meshTLS: {{{list}}}}}}}");
+        let server = policy("ServerAuthorization", &spec);
+        let machine = "\napiVersion: workload.linkerd.io/v1beta1\nkind: ExternalWorkload\nmetadata: {name: vm, namespace: shop}\nspec: {meshTLS: {identity: vm.example.com, serverName: vm}}\n";
+        let accounts =
+            "\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: shop}\n";
+        let all = [SHOP, &mesh_tls, &server, machine, accounts];
+        let mut objects = objects(&all.join("---\n"));
+        let unknown = analyze(&objects);
+        assert!(!unknown.iter().any(|it| it.code == "foreign-identity"));
+        objects.set_values(values("identityTrustDomain: example.org"));
+        let mut found = analyze(&objects);
+        found.retain(|it| ["foreign-identity", "missing-account"].contains(&it.code));
+        found
+    };
+    for identity in [
+        "web.shop.serviceaccount.identity.linkerd.cluster.local",
+        "gone.shop.serviceaccount.identity.other.example.org",
+        "web.shop.identity.linkerd.example.org",
+        "*.shop.serviceaccount.identity.linkerd.example.com",
+        "*.ample.org",
+    ] {
+        let found = foreign(identity);
+        let lines = found.iter().map(|it| (it.code, &*it.kind, &*it.field));
+        let expect = [
+            (
+                "foreign-identity",
+                "MeshTLSAuthentication",
+                "spec.identities[0]",
+            ),
+            (
+                "foreign-identity",
+                "ServerAuthorization",
+                "spec.client.meshTLS.identities[0]",
+            ),
+        ];
+        assert_eq!(lines.collect::<Vec<_>>(), expect, "{identity}");
+        let fix = "write it as ACCOUNT.NAMESPACE.serviceaccount.identity.linkerd.example.org";
+        assert!(found.iter().all(|it| it.fix == fix), "{found:?}");
+    }
+    for identity in [
+        "*",
+        "Web.shop.serviceaccount.identity.linkerd.example.org",
+        "*.shop.serviceaccount.identity.linkerd.example.org",
+        "*.example.org",
+        "spiffe://example.com/vm",
+        // An ExternalWorkload has it.
+        "vm.example.com",
+        "*.example.com",
+    ] {
+        assert_eq!(foreign(identity), [], "{identity}");
+    }
+}
+
 /// A reference without group is to a kind of the Gateway API, which has no Server.
 #[test]
 fn policy_for_a_route_without_server_is_found() {

@@ -56,6 +56,30 @@ fn egress_networks_with_one_block_are_found_with_the_winner() {
         let both = format!("{}---{}", egress("a", one), egress("b", other));
         assert_eq!(findings(&both), [], "{one} {other}");
     }
+    // The longest prefix of each address decides, and the age only between equal ones.
+    let older = egress("a", "[{cidr: 203.0.0.0/16}, {cidr: 203.0.113.0/24}]");
+    let newer = egress("b", "[{cidr: 203.0.113.0/24}]");
+    let found = findings(&format!("{older}---{newer}"));
+    let others: Vec<_> = found.iter().filter(|it| it.code != "no-effect").collect();
+    let [conflict] = &others[..] else {
+        panic!("{found:#?}");
+    };
+    assert_eq!((conflict.code, &*conflict.name), ("conflict", "b"));
+    assert!(
+        conflict
+            .problem
+            .contains("EgressNetwork a also has 203.0.113.0/24")
+    );
+    // All addresses of b's block are c's, in halves.
+    let halves = egress("c", "[{cidr: 203.0.113.0/25}, {cidr: 203.0.113.128/25}]");
+    let found = findings(&format!(
+        "{}---{newer}---{halves}",
+        egress("a", "[{cidr: 203.0.0.0/16}]")
+    ));
+    let of_a = found.iter().filter(|it| it.name == "a");
+    let of_a: Vec<_> = of_a.map(|it| &*it.problem).collect();
+    let is_c = |problem: &&str| problem.contains("EgressNetwork c");
+    assert_eq!((of_a.len(), of_a.iter().all(is_c)), (2, true), "{found:#?}");
     let elsewhere = egress("b", "null").replace("namespace: shop", "namespace: bank");
     let both = format!("{}---{elsewhere}", egress("a", "null"));
     assert_eq!(findings(&both), []);
@@ -234,6 +258,20 @@ fn servers_of_external_workloads_are_analyzed() {
             "Server shop/b",
             "spec.port",
             "Server a is older",
+        ],
+    );
+    let dated = |text: &str, day: u8| {
+        let created = format!("metadata: {{creationTimestamp: '2026-01-0{day}T00:00:00Z', ");
+        text.replacen("metadata: {", &created, 1)
+    };
+    let (newer, older) = (dated(&of_vms("a", "vm", "http"), 2), dated(&all, 1));
+    check(
+        &format!("{external}---{newer}---{older}"),
+        [
+            "duplicate-port",
+            "Server shop/a",
+            "spec.port",
+            "Server b is older",
         ],
     );
     let other = server("b", "{externalWorkloadSelector: {}, port: 81}");

@@ -15,7 +15,7 @@ fn profile_with_another_domain_than_the_cluster_is_found() {
     let profile = profile("shop", "web.shop.svc.cluster.lan", "{routes: []}");
     for (domain, is_found) in [("cluster.lan", false), ("cluster.local", true)] {
         let mut objects = objects(&format!("{SHOP}---{profile}"));
-        objects.set_cluster_domain(domain);
+        objects.set_values(values(&format!("clusterDomain: {domain}")));
         let found = analyze(&objects);
         let fixes: Vec<_> = found.iter().map(|finding| &*finding.fix).collect();
         let expect = ["create it as web.shop.svc.cluster.local"];
