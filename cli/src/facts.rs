@@ -347,18 +347,15 @@ impl Facts {
     /// Returns the objects that decide about traffic. Unknown ones are missing.
     pub(crate) fn traffic(&self) -> &analyze::Objects {
         self.traffic.get_or_init(|| {
-            let mut objects = analyze::Objects::default();
             let read = &self.objects;
             let documents = [&read.policies, &read.workloads].into_iter().flatten();
-            for document in documents.flatten() {
-                objects.add(document.clone());
-            }
-            add_all(&mut objects, &read.namespaces);
-            add_all(&mut objects, &read.services);
-            add_all(&mut objects, &read.pods);
+            let mut objects: analyze::Objects = documents.flatten().cloned().collect();
+            objects.extend(json(&read.namespaces));
+            objects.extend(json(&read.services));
+            objects.extend(json(&read.pods));
             objects.set_unserved(self.unserved_policies());
             if let Ok(values) = self.values() {
-                objects.set_cluster_domain(values.cluster_domain.clone());
+                objects.set_values(values.clone());
             }
             objects
         })
@@ -556,10 +553,9 @@ impl OwnNamespaces<'_> {
     }
 }
 
-/// Adds all objects of one kind, if they are known.
-fn add_all<T: Serialize>(objects: &mut analyze::Objects, all: &Fact<Vec<T>>) {
-    let json = all.iter().flatten().map(serde_json::to_value);
-    json.flatten().for_each(|object| objects.add(object));
+/// Returns all objects of one kind in JSON, if they are known.
+fn json<T: Serialize>(all: &Fact<Vec<T>>) -> impl Iterator<Item = Value> {
+    all.iter().flatten().flat_map(serde_json::to_value)
 }
 
 pub(crate) fn not_queried<T>() -> Fact<T> {

@@ -37,7 +37,7 @@ impl Node {
             .map_err(|error| Failure::Input(error.to_string()))?;
         let paths = NodePaths::find(name).map_err(|error| match error {
             FindError::Several(_) => Failure::Input(error.to_string()),
-            FindError::None | FindError::Read { .. } => Failure::Unreachable(error.to_string()),
+            FindError::None | FindError::Read(_) => Failure::Unreachable(error.to_string()),
         })?;
         if paths.state().exists() {
             return Ok(Self { paths });

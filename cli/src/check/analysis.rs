@@ -14,10 +14,22 @@ pub(super) struct Rows {
 }
 
 /// What a policy or route refers to does not exist, or cannot be referred to.
-pub(super) const REFERENCES: Rows = Rows {
-    codes: &["missing-reference", "attaches-nowhere"],
-    is_shown: |_finding| true,
-};
+pub(super) const REFERENCES: Rows = Rows::all(&["missing-reference", "attaches-nowhere"]);
+
+pub(super) const SERVER_PORTS: Rows = Rows::all(&["duplicate-port"]);
+
+/// Policies for ports whose connections bypass the proxy of the server or the client.
+pub(super) const SKIPPED_PORTS: Rows = Rows::all(&["skipped-port"]);
+
+pub(super) const DEFAULT_DENY: Rows = Rows::all(&["default-deny"]);
+
+pub(super) const IDENTITIES: Rows = Rows::all(&["foreign-identity"]);
+
+pub(super) const ACCOUNTS: Rows = Rows::all(&["missing-account", "unmeshed-account"]);
+
+pub(super) const TIMEOUTS: Rows = Rows::all(&["timeout-order"]);
+
+pub(super) const GRACE_PERIODS: Rows = Rows::all(&["grace-period"]);
 
 /// A policy or route that another one replaces, that cannot apply, or whose requests all fail.
 pub(super) const EFFECTS: Rows = Rows {
@@ -36,16 +48,6 @@ pub(super) const SERVERS: Rows = Rows {
     is_shown: |finding| finding.kind != "Service",
 };
 
-pub(super) const SERVER_PORTS: Rows = Rows {
-    codes: &["duplicate-port"],
-    is_shown: |_finding| true,
-};
-
-pub(super) const ACCOUNTS: Rows = Rows {
-    codes: &["missing-account", "unmeshed-account"],
-    is_shown: |_finding| true,
-};
-
 pub(super) const SERVICES: Rows = Rows {
     codes: &["selects-nothing", "no-such-port"],
     is_shown: |finding| finding.kind == "Service",
@@ -62,6 +64,13 @@ fn is_annotation(finding: &analyze::Finding) -> bool {
 }
 
 impl Rows {
+    const fn all(codes: &'static [&'static str]) -> Self {
+        Self {
+            codes,
+            is_shown: |_finding| true,
+        }
+    }
+
     /// Returns the findings about users' objects of the scope. Other rows report the faults that
     /// cause findings about the mesh's own objects.
     pub(super) fn findings(&self, facts: &Facts) -> Result<Vec<Finding>, String> {
@@ -82,6 +91,12 @@ impl Rows {
 
     pub(super) fn warn(&self, facts: &Facts) -> CheckResult {
         Ok(Outcome::warn_if(self.findings(facts)?, ""))
+    }
+
+    /// Does the same for findings that depend on the values of the installation.
+    pub(super) fn warn_by_values(&self, facts: &Facts) -> CheckResult {
+        facts.values()?;
+        self.warn(facts)
     }
 }
 

@@ -16,7 +16,7 @@ use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST, WEBHOOK};
 use super::control_plane::container_problem_of;
 use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, OnFailure, Outcome};
 use super::identity::excluded_new_pods;
-use super::{fix, versions};
+use super::{analysis, fix, versions};
 use crate::facts::containers::can_respond;
 use crate::facts::{Environment, Facts, Mode, fact_ref, full_name, injection, proxy_container};
 use crate::output::count;
@@ -137,6 +137,12 @@ pub(super) const CATEGORY: Category = Category {
             "no container uses a port of the proxy",
             "correct the port of the container",
             pods::ports,
+        ),
+        Check::new(
+            "pods-grace-period",
+            "no proxy waits longer before it ends than its pod has time",
+            "set terminationGracePeriodSeconds in the template to more than the wait",
+            |facts| analysis::GRACE_PERIODS.warn_by_values(facts),
         ),
         Check::new(
             "jobs-finish",

@@ -213,11 +213,7 @@ fn anchors_may_sign(facts: &Facts) -> CheckResult {
             .filter_map(|anchor| signing_problem(anchor, 0))
             .map(|problem| Finding::new(problem).with_fix(REMOVE_ANCHOR))
             .collect();
-        if wrong.len() < all.len() {
-            Outcome::warn_if(wrong, "")
-        } else {
-            Outcome::fail_if(wrong, "")
-        }
+        fail_if_all(all, wrong)
     })
 }
 
@@ -236,12 +232,17 @@ fn anchors_valid(facts: &Facts) -> CheckResult {
                 })
             })
             .collect();
-        if wrong.len() < all.len() {
-            Outcome::warn_if(wrong, "")
-        } else {
-            Outcome::fail_if(wrong, "")
-        }
+        fail_if_all(all, wrong)
     })
+}
+
+/// Fails if all anchors are wrong, and warns if one is left.
+fn fail_if_all(anchors: &[X509Certificate<'_>], wrong: Vec<Finding>) -> Outcome {
+    if wrong.len() < anchors.len() {
+        Outcome::warn_if(wrong, "")
+    } else {
+        Outcome::fail_if(wrong, "")
+    }
 }
 
 fn issued_by_anchor(facts: &Facts) -> CheckResult {

@@ -5,16 +5,13 @@ pub(super) mod ip_families;
 mod probes;
 
 use mesh_core::policy::inbound::DefaultPolicy;
-use mesh_k8s::kinds::ResourceExt;
 use mesh_objects::model::{Name, RouteId, Server};
 use mesh_objects::policy::attachment::RouteParents;
-use serde_json::Value;
 
 use super::framework::{Category, Check, CheckResult, Finding, Outcome};
-use super::selected::{Selected, routes_of, selected, servers};
-use super::{analysis, data_plane, fix};
-use crate::analyze::{Object, POLICY};
-use crate::facts::{Environment, Facts, fact_ref, full_name};
+use super::selected::{routes_of, selected, servers};
+use super::{analysis, data_plane};
+use crate::facts::{Environment, Facts};
 
 pub(super) const CATEGORY: Category = Category {
     name: "linkerd-policy",
@@ -58,8 +55,15 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "policy-skipped-ports",
             "no policy applies to a port that bypasses the proxy",
-            "remove the port from config.linkerd.io/skip-inbound-ports",
-            skipped_ports,
+            "remove the port from config.linkerd.io/skip-inbound-ports or skip-outbound-ports",
+            |facts| analysis::SKIPPED_PORTS.warn_by_values(facts),
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "policy-default-deny",
+            "no Service leads to a port that denies every client by default",
+            "create a Server for the port and an AuthorizationPolicy, or change config.linkerd.io/default-inbound-policy",
+            |facts| analysis::DEFAULT_DENY.warn_by_values(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
@@ -80,7 +84,7 @@ pub(super) const CATEGORY: Category = Category {
             "policy-identities",
             "policies name identities that the mesh issues",
             "correct the identity",
-            identities,
+            |facts| analysis::IDENTITIES.warn_by_values(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
@@ -95,6 +99,13 @@ pub(super) const CATEGORY: Category = Category {
             "every policy and route has an effect",
             "meshctl analyze -A names the object that replaces it",
             |facts| analysis::EFFECTS.warn(facts),
+        )
+        .explained_by(&[&["l5d-existence-crd"]]),
+        Check::new(
+            "request-timeouts",
+            "no attempt of a request may take longer than the request",
+            "shorten the limit of the attempt, or lengthen the request's",
+            |facts| analysis::TIMEOUTS.warn(facts),
         )
         .explained_by(&[&["l5d-existence-crd"]]),
         Check::new(
@@ -132,8 +143,7 @@ fn authorizations(facts: &Facts) -> CheckResult {
         let routes: Vec<RouteId> = routes_of(store, server).map(RouteParents::id).collect();
         let namespace = &server.name.namespace;
         let allowed = store.authorization_policies_in(namespace).any(|policy| {
-            let required = policy.authentications(|reference| store.authentication(reference));
-            required.is_ok()
+            policy.authentications(store).is_ok()
                 && (policy.is_for_server(server)
                     || routes.iter().any(|route| policy.is_for_route(route)))
         });
@@ -157,71 +167,6 @@ fn authorizations(facts: &Facts) -> CheckResult {
         wrong.push(finding.with_fix(format!(
             "meshctl check explain policy-authorizations has an AuthorizationPolicy for it; to allow all meshed clients: kubectl -n {namespace} patch server {name} --type=merge -p '{{\"spec\": {{\"accessPolicy\": \"all-authenticated\"}}}}'"
         )));
-    }
-    Ok(Outcome::warn_if(wrong, ""))
-}
-
-/// Finds policies for ports that bypass the proxy, where policies have no effect.
-fn skipped_ports(facts: &Facts) -> CheckResult {
-    let mut wrong = Vec::new();
-    for server in servers(facts)? {
-        let workloads = selected(facts, server)?;
-        let around = workloads.iter().find_map(|workload| {
-            let Selected::Pod(pod, record) = *workload else {
-                return None;
-            };
-            let mut numbers = server.ports_of(record.into()).into_iter();
-            let port = numbers.find(|port| record.skip_inbound_ports.contains(*port))?;
-            Some((pod, port))
-        });
-        let Some((pod, port)) = around else { continue };
-        let finding = Finding::new(format!(
-            "{} selects port {port} of {}, which bypasses the proxy ({}): the policy has no effect there",
-            title(server),
-            full_name(pod),
-            mesh_core::annotation::SKIP_INBOUND_PORTS
-        ));
-        wrong.push(finding.with_fix(match fix::workload(pod) {
-            Some(workload) => format!(
-                "kubectl -n {} edit {workload}: remove port {port} from {} in its template",
-                pod.namespace().unwrap_or_default(),
-                mesh_core::annotation::SKIP_INBOUND_PORTS
-            ),
-            None => fix::restart_command(pod),
-        }));
-    }
-    Ok(Outcome::warn_if(wrong, ""))
-}
-
-/// Finds identities that no client has, because they do not end in the control plane's namespace
-/// and the trust domain.
-fn identities(facts: &Facts) -> CheckResult {
-    let domain = facts.values()?.trust_domain();
-    fact_ref(&facts.objects.policies)?;
-    let end = format!(".identity.{}.{domain}", facts.control_namespace);
-    let mut wrong = Vec::new();
-    let of_kind = |kind| facts.traffic().of(POLICY, kind);
-    let mesh_tls = of_kind("MeshTLSAuthentication");
-    let mesh_tls = mesh_tls.map(|object| (object, &object.json["spec"]["identities"]));
-    let server = of_kind("ServerAuthorization");
-    let server = server.map(|it| (it, &it.json["spec"]["client"]["meshTLS"]["identities"]));
-    let in_scope = |object: &Object| facts.scope.contains(&object.namespace);
-    for (object, identities) in mesh_tls.chain(server).filter(|(it, _)| in_scope(it)) {
-        let name = Name::new(&object.namespace, &object.name);
-        let listed = identities.as_array();
-        let unknown = listed
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            // `*` and `*.namespace…` match a suffix.
-            .filter(|identity| *identity != "*" && !identity.ends_with(&end));
-        for identity in unknown {
-            let finding = Finding::new(format!(
-                "{} {name} has the identity {identity:?}, which no client of this mesh has: its identities end in {end}",
-                object.kind
-            ));
-            wrong.push(finding.with_fix(edit(POLICY, &object.kind, &name)));
-        }
     }
     Ok(Outcome::warn_if(wrong, ""))
 }

@@ -131,6 +131,13 @@ fn missing_fact_is_reported_once() {
     );
     let skipped: Vec<&Report> = rows.iter().filter(|row| row.mark == Mark::Skip).collect();
     assert!(skipped.len() > 10, "{skipped:?}");
+    for id in [
+        "policy-identities",
+        "policy-default-deny",
+        "pods-grace-period",
+    ] {
+        assert!(skipped.iter().any(|row| row.name == id), "{id}");
+    }
     for row in skipped {
         assert_eq!(
             (row.result, row.cause),

@@ -152,35 +152,26 @@ fn rbac_name(facts: &Facts, suffix: &str) -> String {
 }
 
 fn roles(facts: &Facts) -> CheckResult {
-    let mut wanted = vec![
-        rbac_name(facts, "metrics-api"),
-        rbac_name(facts, "tap"),
-        rbac_name(facts, "tap-admin"),
-        rbac_name(facts, "web"),
-        "linkerd-tap-injector".to_owned(),
-    ];
-    if components::has_own_prometheus(facts) {
-        wanted.push(rbac_name(facts, "prometheus"));
-    }
+    let wanted = rbac_names(facts, "tap-admin");
     missing(&facts.viz.cluster_roles, &wanted, "ClusterRole")
 }
 
 fn bindings(facts: &Facts) -> CheckResult {
-    let mut wanted = vec![
-        rbac_name(facts, "metrics-api"),
-        rbac_name(facts, "tap"),
-        rbac_name(facts, "tap-auth-delegator"),
-        rbac_name(facts, "web"),
-        "linkerd-tap-injector".to_owned(),
-    ];
+    let wanted = rbac_names(facts, "tap-auth-delegator");
+    let found = &facts.viz.cluster_role_bindings;
+    missing(found, &wanted, "ClusterRoleBinding")
+}
+
+/// Returns the names of the roles or bindings of components, and `further`.
+fn rbac_names(facts: &Facts, further: &str) -> Vec<String> {
+    let mut names = ["metrics-api", "tap", further, "web"]
+        .map(|name| rbac_name(facts, name))
+        .to_vec();
+    names.push("linkerd-tap-injector".to_owned());
     if components::has_own_prometheus(facts) {
-        wanted.push(rbac_name(facts, "prometheus"));
+        names.push(rbac_name(facts, "prometheus"));
     }
-    missing(
-        &facts.viz.cluster_role_bindings,
-        &wanted,
-        "ClusterRoleBinding",
-    )
+    names
 }
 
 fn missing(found: &Fact<BTreeSet<String>>, wanted: &[String], kind: &str) -> CheckResult {

@@ -10,7 +10,6 @@ use crate::analyze::{Finding, Objects, analyze};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
-use crate::node::Node;
 use crate::output::table::Table;
 use crate::output::{self, Format, count, manifests};
 use crate::resource::Scope;
@@ -54,17 +53,12 @@ struct Report {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let documents = manifests::read(&args.files)?;
-    let mut own = Objects::default();
-    documents
-        .iter()
-        .for_each(|document| own.add(document.clone()));
+    let own: Objects = documents.iter().cloned().collect();
     let mut scope = Scope::All;
     let (objects, mut findings) = if args.files.is_empty() || args.with_mesh {
         let mesh = Mesh::find(global).await?;
-        let mut objects = read(&mesh).await?;
-        documents
-            .into_iter()
-            .for_each(|document| objects.add(document));
+        let mut objects = Box::pin(read(&mesh)).await?;
+        objects.extend(documents);
         let mut findings = analyze(&objects);
         if args.with_mesh {
             findings
@@ -143,30 +137,24 @@ impl Report {
 }
 
 async fn read(mesh: &Mesh) -> anyhow::Result<Objects> {
-    let mut objects = Objects::default();
     match mesh {
-        Mesh::Local(node) => read_node(node, &mut objects)?,
+        Mesh::Local(node) => {
+            // The manifests, and the objects that the node wrote for them.
+            let directories = [node.manifests()?, node.paths.objects()];
+            Ok(manifests::read(&directories)?.into_iter().collect())
+        }
         Mesh::Cluster(cluster) => {
             let kinds = REFERENTS.into_iter().chain(WORKLOADS).chain(POLICIES);
             let read = cluster.list_json(kinds).await?;
-            read.items.into_iter().for_each(|item| objects.add(item));
+            let mut objects: Objects = read.items.into_iter().collect();
             objects.set_unserved(read.unserved);
-            // Without it, only profiles that differ from each other are found.
+            // Without them, pods have the chart's defaults, and domains are not compared.
             if let Ok(values) = cluster.values().await {
-                objects.set_cluster_domain(values.cluster_domain);
+                objects.set_values(values);
             }
+            Ok(objects)
         }
     }
-    Ok(objects)
-}
-
-/// Reads the directory of the node's manifests, and the objects that the node wrote for them.
-fn read_node(node: &Node, objects: &mut Objects) -> anyhow::Result<()> {
-    let directories = [node.manifests()?, node.paths.objects()];
-    for document in manifests::read(&directories)? {
-        objects.add(document);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ mod tests;
 use clap::Args as ClapArgs;
 use mesh_objects::store::Store;
 
-use self::table::{Row, Workload, external, rows, valid};
+use self::table::{Row, Workload, external, rows};
+use crate::analyze::Objects;
 use crate::commands::diagnostics::find_pods;
 use crate::exit::Failure;
 use crate::gather::policies;
@@ -40,15 +41,18 @@ struct Output {
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
     let mesh = Mesh::find(global).await?;
-    let store = valid(&policies(&mesh).await.map_err(anyhow::Error::msg)?);
+    let policies = policies(&mesh).await.map_err(anyhow::Error::msg)?;
+    // The check `policy-readable` reports the invalid objects.
+    let objects: Objects = policies.into_iter().collect();
+    let store = objects.store();
     let workloads = match external_name(&args.resource) {
-        Some(name) => vec![external_workload(&mesh, global, &store, name)?],
+        Some(name) => vec![external_workload(&mesh, global, store, name)?],
         None => {
             let pods = find_pods(&mesh, &args.resource, global).await?;
             pods.iter().map(Workload::from).collect()
         }
     };
-    let rows = rows(&workloads, &store);
+    let rows = rows(&workloads, store);
     if rows.is_empty() {
         output::note(&format!(
             "no Server selects {}: its default policy applies",

@@ -1,7 +1,10 @@
 //! States of a pod's containers.
 
 use mesh_k8s::kinds::Pod;
-use mesh_k8s::kinds::core::ContainerStatus;
+use mesh_k8s::kinds::core::{
+    Container, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+};
+use mesh_k8s::pod;
 
 /// Returns whether the container may have a process that responds to requests. A container that
 /// waits for its image or a restart has none; a local node reports no container states.
@@ -17,6 +20,22 @@ pub(crate) fn container_statuses(pod: &Pod) -> impl Iterator<Item = &ContainerSt
     let init = status.and_then(|status| status.init_container_statuses.as_ref());
     let main = status.and_then(|status| status.container_statuses.as_ref());
     init.into_iter().flatten().chain(main.into_iter().flatten())
+}
+
+/// Returns the container of the pod's spec.
+pub(crate) fn container_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    let mut containers = pod.spec.iter().flat_map(pod::containers);
+    containers.find(|container| container.name == name)
+}
+
+/// Returns why the container does not run yet.
+pub(crate) fn waiting(container: &ContainerStatus) -> Option<&ContainerStateWaiting> {
+    container.state.as_ref()?.waiting.as_ref()
+}
+
+/// Returns how the container ended before it was restarted.
+pub(crate) fn last_end(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    container.last_state.as_ref()?.terminated.as_ref()
 }
 
 /// Returns the Unix time when a running container started.

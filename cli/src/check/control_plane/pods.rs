@@ -2,14 +2,16 @@
 
 use mesh_core::annotation;
 use mesh_core::exposition::Sample;
-use mesh_k8s::kinds::core::{ContainerState, ContainerStatus};
+use mesh_k8s::kinds::core::ContainerStatus;
 use mesh_k8s::kinds::{DaemonSet, Deployment, IntOrString, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::super::framework::{CheckResult, Finding, Outcome};
 use super::super::{admission, fix, images, webhook};
 use crate::cluster::agent;
-use crate::facts::containers::{container_statuses, running_since};
+use crate::facts::containers::{
+    container_of, container_statuses, last_end, running_since, waiting,
+};
 use crate::facts::names::COMPONENTS;
 use crate::facts::{Environment, Fact, Facts, fact_ref, full_name};
 use crate::output::count;
@@ -132,14 +134,9 @@ fn daemon_set_problem(facts: &Facts, set: &DaemonSet) -> Option<Finding> {
 pub(super) fn unschedulable(facts: &Facts) -> CheckResult {
     let (mut wrong, mut is_component_down) = (Vec::new(), false);
     for pod in own_pods(facts)? {
-        let conditions = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_ref());
-        let unscheduled = conditions.into_iter().flatten().find(|condition| {
-            condition.type_ == "PodScheduled"
-                && condition.status == "False"
-                && condition.reason.as_deref() == Some("Unschedulable")
+        let scheduled = pod::condition(pod, "PodScheduled");
+        let unscheduled = scheduled.filter(|condition| {
+            condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
         });
         let Some(condition) = unscheduled else {
             continue;
@@ -245,15 +242,10 @@ fn container_line(pod: &Pod, container: &ContainerStatus, now: u64) -> Option<Fi
 /// Returns the repair for a container. The log helps only if the container has run.
 fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
-    let state = container.state.as_ref();
-    let state = state.and_then(|state| state.waiting.as_ref());
+    let state = waiting(container);
     let waiting = state.and_then(|waiting| waiting.reason.as_deref());
-    let terminated = container
-        .last_state
-        .as_ref()
-        .and_then(|state| state.terminated.as_ref());
     if waiting.is_none()
-        && terminated.is_some_and(|terminated| terminated.reason.as_deref() == Some("OOMKilled"))
+        && last_end(container).is_some_and(|end| end.reason.as_deref() == Some("OOMKilled"))
     {
         return match container.name.as_str() {
             pod::PROXY_CONTAINER => "raise the annotation config.linkerd.io/proxy-memory-limit of the workload's template, or the value proxy.resources.memory.limit".to_owned(),
@@ -262,11 +254,7 @@ fn container_fix(pod: &Pod, container: &ContainerStatus) -> String {
     }
     match waiting.unwrap_or_default() {
         reason if reason.contains("Image") => {
-            let spec = pod.spec.as_ref();
-            let image = spec
-                .into_iter()
-                .flat_map(pod::containers)
-                .find(|one| one.name == container.name)
+            let image = container_of(pod, &container.name)
                 .and_then(|one| one.image.as_deref())
                 .unwrap_or(&container.image);
             let message = state.and_then(|waiting| waiting.message.as_deref());
@@ -291,19 +279,14 @@ fn restarts_repeatedly(pod: &Pod, container: &ContainerStatus, now: u64) -> Opti
     const RESTARTS: i32 = 3;
     const RECENT: u64 = 120;
     const HOUR: u64 = 3600;
-    let terminated = container.last_state.as_ref()?.terminated.as_ref()?;
+    let terminated = last_end(container)?;
     let since = now.saturating_sub(running_since(container)?);
     let out_of_memory = terminated.reason.as_deref() == Some("OOMKilled") && since < HOUR;
     let again = container.restart_count >= RESTARTS && since < RECENT;
     if !out_of_memory && !again {
         return None;
     }
-    let of_spec = pod
-        .spec
-        .iter()
-        .flat_map(pod::containers)
-        .find(|one| one.name == container.name);
-    let limit = of_spec
+    let limit = container_of(pod, &container.name)
         .and_then(|one| one.resources.as_ref()?.limits.as_ref()?.get("memory"))
         .map_or_else(String::new, |limit| format!(" ({})", limit.0));
     Some(if out_of_memory {
@@ -324,19 +307,12 @@ fn restarts_repeatedly(pod: &Pod, container: &ContainerStatus, now: u64) -> Opti
 const TRANSIENT: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 fn container_problem(container: &ContainerStatus) -> Option<String> {
-    let waiting = container
-        .state
-        .as_ref()
-        .and_then(|state: &ContainerState| state.waiting.as_ref())?;
+    let waiting = waiting(container)?;
     let reason = waiting
         .reason
         .as_deref()
         .filter(|reason| !TRANSIENT.contains(reason))?;
-    let terminated = container
-        .last_state
-        .as_ref()
-        .and_then(|state| state.terminated.as_ref());
-    let last = terminated.map(|terminated| {
+    let last = last_end(container).map(|terminated| {
         format!(
             ", exited {} times, last with code {}{}",
             container.restart_count,
@@ -431,12 +407,7 @@ fn unready_cause(facts: &Facts, pod: &Pod) -> Option<String> {
             .last_warning("Pod", &name)
             .map(|warning| warning.trim().to_owned());
     };
-    let probe = pod
-        .spec
-        .as_ref()
-        .into_iter()
-        .flat_map(pod::containers)
-        .find(|container| container.name == failing.name)
+    let probe = container_of(pod, &failing.name)
         .and_then(|container| container.readiness_probe.as_ref()?.http_get.as_ref());
     let probe = probe.map_or_else(String::new, |get| {
         let port = match &get.port {

@@ -142,6 +142,8 @@ pub(super) const FAULTS: &[Fault] = &[
     check("policy-server-ports").warns(
         "Server shop/web: spec.port: Server by-number is older and selects the same port",
         |facts| {
+            policy(facts, "Server")["metadata"]["creationTimestamp"] =
+                json!("2026-01-01T00:00:00Z");
             add_policy(facts, json!({
                 "apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server",
                 "metadata": {"name": "by-number", "namespace": "shop", "creationTimestamp": "2025-12-31T00:00:00Z"},
@@ -357,6 +359,16 @@ fn server_that_allows_clients_is_ok() {
         add_route(facts, "web");
     });
     assert_eq!(by_route, Mark::Ok);
+    let by_mistaken_route = mark(|facts| {
+        let target = json!({"group": "policy.linkerd.io", "kind": "HTTPRoute", "name": "get"});
+        policy(facts, "AuthorizationPolicy")["spec"]["targetRef"] = target;
+        add_route(facts, "web");
+        let with_port =
+            json!({"group": "policy.linkerd.io", "kind": "Server", "name": "gone", "port": 80});
+        let parents = &mut policy(facts, "HTTPRoute")["spec"]["parentRefs"];
+        parents.as_array_mut().unwrap().push(with_port);
+    });
+    assert_ne!(by_mistaken_route, Mark::Ok);
     let unsatisfiable = mark(|facts| {
         let gone = json!([{"group": "policy.linkerd.io", "kind": "MeshTLSAuthentication", "name": "gone"}]);
         policy(facts, "AuthorizationPolicy")["spec"]["requiredAuthenticationRefs"] = gone;

@@ -1,6 +1,5 @@
 //! Faults that were planted after the checks were written, from what operators report about meshes.
-//! Most were written down before anyone knew which of them `check` reports. It cannot see one of
-//! them; that fault's test gives the reason.
+//! Most were written down before anyone knew which of them `check` reports.
 
 use serde_json::{Value, json};
 
@@ -112,6 +111,60 @@ pub(super) const FAULTS: &[Fault] = &[
         let containers = pod["spec"]["containers"].as_array_mut().unwrap();
         containers.push(json!({"name": "istio-proxy", "image": "istio/proxyv2"}));
     }),
+    check("policy-skipped-ports").warns(
+        "connections to port 80 of Service shop/web bypass the proxy and have no identity, but Server shop/web requires one",
+        |facts| add_client(facts, "config.linkerd.io/skip-outbound-ports", "80,443"),
+    ),
+    check("policy-skipped-ports").warns(
+        "Service shop/web: spec.ports[0]: connections to port 80 bypass the proxy of Deployment shop/client and of other clients",
+        |facts| {
+            add_client(facts, "linkerd.io/inject", "enabled");
+            set_value(
+                facts,
+                "clusterDomain: cluster.local",
+                "clusterDomain: cluster.local\nproxyInit: {ignoreOutboundPorts: '80'}",
+            );
+        },
+    ),
+    check("policy-skipped-ports").warns(
+        "Server shop/web: spec.port: port 8080 of Deployment shop/web bypasses the proxy",
+        |facts| {
+            add_route(facts, "web");
+            set_value(
+                facts,
+                "clusterDomain: cluster.local",
+                "clusterDomain: cluster.local\nproxyInit: {ignoreInboundPorts: '8080'}",
+            );
+        },
+    ),
+    check("policy-default-deny").warns(
+        "Service shop/web: spec.ports[0]: leads to port 8080 of Deployment shop/web, whose default policy is deny",
+        |facts| {
+            policy(facts, "Server")["spec"]["port"] = json!(9090);
+            set_value(
+                facts,
+                "clusterDomain: cluster.local",
+                "clusterDomain: cluster.local\nproxy: {defaultInboundPolicy: deny}",
+            );
+        },
+    ),
+    check("request-timeouts").warns(
+        "Service shop/web: metadata.annotations[retry.linkerd.io/timeout]: an attempt may take 10s",
+        |facts| {
+            edit(&mut facts.objects.services, "web")["metadata"]["annotations"] = json!({
+                "retry.linkerd.io/timeout": "10s", "timeout.linkerd.io/request": "5s",
+            });
+        },
+    ),
+    check("pods-grace-period").warns(
+        "Deployment shop/client: spec.template.spec.terminationGracePeriodSeconds: is 30, but the proxy waits 45 s",
+        |facts| {
+            let native = "clusterDomain: cluster.local\nproxy: {nativeSidecar: false}";
+            set_value(facts, "clusterDomain: cluster.local", native);
+            let wait = "config.alpha.linkerd.io/proxy-wait-before-exit-seconds";
+            add_client(facts, wait, "45");
+        },
+    ),
 ];
 
 /// Returns an HTTPRoute of a Service of the shop.
@@ -124,6 +177,16 @@ fn route(service: &str, rules: Value) -> Value {
             "rules": rules,
         },
     })
+}
+
+/// Adds a Deployment of the shop whose template has an annotation.
+fn add_client(facts: &mut Facts, key: &str, value: &str) {
+    let metadata = json!({"labels": {"app": "client"}, "annotations": {key: value}});
+    facts.objects.workloads.as_mut().unwrap().push(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "client", "namespace": "shop"},
+        "spec": {"template": {"metadata": metadata, "spec": {"containers": [{"name": "app"}]}}},
+    }));
 }
 
 /// Gives the pods of the shop an HTTP probe.
@@ -225,6 +288,18 @@ fn advice_changes_the_object_that_is_wrong() {
         ),
         ("is opaque", "kubectl -n shop edit service web"),
         ("has a proxy", "kubectl -n plain describe pod batch"),
+        (
+            "connections to port 80",
+            "kubectl -n shop edit deployment client: set",
+        ),
+        (
+            "default policy is deny",
+            "kubectl -n shop edit deployment web: set",
+        ),
+        (
+            "the proxy waits 45 s",
+            "kubectl -n shop edit deployment client: set",
+        ),
     ] {
         let mut faults = FAULTS.iter();
         let fault = faults
@@ -259,11 +334,10 @@ fn advice_for_refused_image_is_about_credentials() {
     assert!(advice.contains("load the image"), "{advice}");
 }
 
-/// A client that skips an outbound port sends no identity to a Server that requires one. That is
-/// not reported: which Services a client uses is not known before it is refused, and ports such as
-/// 443 are skipped for destinations outside of the mesh.
+/// Which Services a client uses is not known before it is refused. The pods of a Service seldom use
+/// it themselves.
 #[test]
-fn skipped_outbound_port_of_a_server_is_not_reported() {
+fn skipped_outbound_port_of_the_own_service_is_not_reported() {
     let mut facts = healthy();
     edit_pod(&mut facts, "web-1")["metadata"]["annotations"]["config.linkerd.io/skip-outbound-ports"] =
         json!("80,8080");

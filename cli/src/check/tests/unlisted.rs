@@ -60,7 +60,7 @@ pub(super) const FAULTS: &[Fault] = &[
         ]);
     }),
     check("policy-skipped-ports").warns(
-        "port 8080 of shop/web-0, which bypasses the proxy",
+        "Server shop/web: spec.port: port 8080 of Pod shop/web-0 bypasses the proxy",
         |facts| {
             let annotations = &mut edit_pod(facts, "web-0")["metadata"]["annotations"];
             annotations["config.linkerd.io/skip-inbound-ports"] = json!("8000-8100");

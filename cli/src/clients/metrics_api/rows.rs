@@ -4,6 +4,7 @@
 use mesh_api::linkerd2::viz;
 use mesh_api::linkerd2::viz::route_table;
 use mesh_api::linkerd2::viz::stat_table::pod_group;
+use serde::Serialize;
 
 use super::request::TimeWindow;
 
@@ -62,13 +63,13 @@ pub(crate) struct PolicyObject {
     pub(crate) name: String,
 }
 
-/// A connection between two objects.
-#[derive(Clone, Debug, PartialEq)]
+/// A connection between two objects. Fields have Linkerd's names and order in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Edge {
-    pub(crate) src_namespace: String,
     pub(crate) src: String,
-    pub(crate) dst_namespace: String,
+    pub(crate) src_namespace: String,
     pub(crate) dst: String,
+    pub(crate) dst_namespace: String,
     /// ServiceAccount and namespace.
     pub(crate) client_id: String,
     pub(crate) server_id: String,

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mesh_objects::convert;
 use mesh_objects::model::{
     AuthenticationRef, AuthorizationPolicy, ExternalWorkload, Labels, Name, Server,
 };
@@ -15,7 +14,6 @@ use mesh_objects::policy::inbound::routes_in;
 use mesh_objects::policy::server::{self, server_of_port};
 use mesh_objects::store::Store;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::resource::MeshPod;
 
@@ -49,11 +47,6 @@ pub(super) enum Workload {
         named_ports: Vec<(Arc<str>, u16)>,
     },
     External(Box<ExternalWorkload>),
-}
-
-/// Returns the valid policy objects; the check `policy-readable` reports the others.
-pub(super) fn valid(objects: &[Value]) -> Store {
-    objects.iter().filter_map(convert::valid).collect()
 }
 
 /// Returns the ExternalWorkload of that name.
@@ -208,8 +201,7 @@ fn rows_of_policies(
 }
 
 fn missing_reference(store: &Store, policy: &AuthorizationPolicy) -> Option<String> {
-    let required = policy.authentications(|reference| store.authentication(reference));
-    let (kind, name) = match required.err()? {
+    let (kind, name) = match policy.authentications(store).err()? {
         AuthenticationRef::MeshTls(name) => ("MeshTLSAuthentication", name),
         AuthenticationRef::Network(name) => ("NetworkAuthentication", name),
         AuthenticationRef::ServiceAccount(name) => ("ServiceAccount", name),
@@ -258,6 +250,7 @@ fn without_effect(refusal: &Refusal) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analyze::Objects;
 
     const OBJECTS: &str = r#"
 - {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: web, namespace: shop, labels: {tier: front}},
@@ -329,32 +322,35 @@ spec:
    spec: {meshTLS: {identity: vm, serverName: vm}, ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}}
 - {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: pods, namespace: shop},
    spec: {podSelector: {matchLabels: {app: web}}, port: http}}
-- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms, namespace: shop},
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms, namespace: shop, creationTimestamp: '2026-01-02T00:00:00Z'},
    spec: {externalWorkloadSelector: {matchLabels: {app: web}}, port: http}}
-- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms-80, namespace: shop},
+- {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms-80, namespace: shop, creationTimestamp: '2026-01-01T00:00:00Z'},
    spec: {externalWorkloadSelector: {}, port: 80}}
 - {apiVersion: policy.linkerd.io/v1beta3, kind: Server, metadata: {name: vms-dns, namespace: shop},
    spec: {externalWorkloadSelector: {}, port: dns}}
 - {apiVersion: policy.linkerd.io/v1beta1, kind: ServerAuthorization, metadata: {name: all, namespace: shop},
    spec: {server: {name: vms}, client: {unauthenticated: true}}}
 "#;
-        let values: Vec<Value> = serde_norway::from_str(objects).unwrap();
-        let store = valid(&values);
-        assert!(external(&store, "other", "vm").is_none());
-        let vm = external(&store, "shop", "vm").unwrap();
+        let read = read(objects);
+        assert!(external(read.store(), "other", "vm").is_none());
+        let vm = external(read.store(), "shop", "vm").unwrap();
         assert_eq!(
             table(&vm, objects),
             [
-                "vms http - - - all deny -",
-                "vms-80 80 - - - - deny Server vms is older",
+                "vms http - - - all deny Server vms-80 is older",
+                "vms-80 80 - - - - deny -",
                 "vms-dns dns - - - - deny no workload has the port",
             ]
         );
     }
 
+    fn read(objects: &str) -> Objects {
+        let objects: Vec<serde_json::Value> = serde_norway::from_str(objects).unwrap();
+        objects.into_iter().collect()
+    }
+
     fn table(workload: &Workload, objects: &str) -> Vec<String> {
-        let objects: Vec<Value> = serde_norway::from_str(objects).unwrap();
-        rows(std::slice::from_ref(workload), &valid(&objects))
+        rows(std::slice::from_ref(workload), read(objects).store())
             .iter()
             .map(|row| {
                 let or = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());

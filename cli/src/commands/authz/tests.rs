@@ -11,7 +11,7 @@ use mesh_test_support::campaign::Choices;
 use mesh_test_support::policies::{self, PORTS};
 use serde_json::Value;
 
-use super::table::{Row, Workload, rows, valid};
+use super::table::{Row, Workload, rows};
 use crate::analyze;
 use crate::analyze::tests::effect::{self, Effect, clients, json};
 use crate::resource::MeshPod;
@@ -38,9 +38,8 @@ fn compare(pod: &Value, objects: &[Value], records: &[Object], text: &str) -> us
         &serde_json::from_value(pod.clone()).unwrap(),
         &[],
     ));
-    let rows = rows(&[workload], &valid(objects));
-    let mut set = analyze::Objects::default();
-    objects.iter().cloned().for_each(|object| set.add(object));
+    let set: analyze::Objects = objects.iter().cloned().collect();
+    let rows = rows(&[workload], set.store());
     let findings = analyze::analyze(&set);
     let pod = pod_record(records, pod["metadata"]["name"].as_str().unwrap());
     let servers: Vec<&Arc<Server>> = records

@@ -100,7 +100,31 @@ pub(super) async fn run(mesh: &Mesh, args: &Args, global: &Global) -> anyhow::Re
 
 #[cfg(test)]
 mod tests {
+    use mesh_core::meta::Meta;
+    use mesh_core::policy::inbound::{ServerPolicy, ServerProtocol};
+
     use super::*;
+
+    #[test]
+    fn inbound_policy_of_a_pod_that_is_being_deleted_says_so() {
+        for is_terminating in [false, true] {
+            let policy = ServerPolicy {
+                meta: Meta::new_default("deny"),
+                protocol: ServerProtocol::Opaque,
+                authorizations: [].into(),
+                is_terminating,
+            };
+            let message = mesh_api::inbound::to_proto(&policy);
+            let received = mesh_api::inbound::server_policy(message).unwrap();
+            let text = manifests::render(&[json::inbound(&received)], ManifestFormat::Yaml);
+            let text = text.unwrap();
+            assert_eq!(
+                text.contains("\nterminating: true\n"),
+                is_terminating,
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn pods_services_names_and_addresses_are_parsed() {

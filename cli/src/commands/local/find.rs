@@ -26,7 +26,7 @@ pub(super) fn node(global: &Global, dir: Option<&Path>) -> anyhow::Result<NodePa
     NodePaths::find(None).map_err(|error| {
         let failure = match error {
             FindError::Several(_) => Failure::Input(error.to_string()),
-            FindError::None | FindError::Read { .. } => Failure::Unreachable(error.to_string()),
+            FindError::None | FindError::Read(_) => Failure::Unreachable(error.to_string()),
         };
         failure.into()
     })

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::cells::{REQUESTS, request_cells};
+use super::cells::{REQUESTS, no_traffic, request_cells};
 use super::resources::{self, Window};
 use super::source::{Extension, Source};
 use crate::clients::metrics_api::{AuthzRow, PolicyObject};
@@ -51,10 +51,7 @@ pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> 
     let rows = api.authz(&target, &args.window.time_window).await?;
     match args.output {
         Format::Json => output::linkerd_json(&rows.iter().map(Entry::new).collect::<Vec<_>>()),
-        Format::Table if rows.is_empty() => {
-            output::note("No traffic found.");
-            Ok(())
-        }
+        Format::Table if rows.is_empty() => no_traffic(),
         Format::Table => output::text(&render(&rows)),
     }
 }

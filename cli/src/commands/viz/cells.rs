@@ -1,7 +1,7 @@
 //! Columns that several tables have.
 
 use crate::clients::metrics_api::Requests;
-use crate::output::figures;
+use crate::output::{self, figures};
 
 /// The headers of [`request_cells`].
 pub(super) const REQUESTS: &str = "SUCCESS RPS LATENCY_P50 LATENCY_P95 LATENCY_P99";
@@ -29,4 +29,10 @@ pub(super) fn latency_cells(requests: Option<Requests>) -> [String; 3] {
         Some(latencies) => latencies.map(|millis| format!("{millis}ms")),
         None => Default::default(),
     }
+}
+
+/// Says that a table would be empty.
+pub(super) fn no_traffic() -> anyhow::Result<()> {
+    output::note("No traffic found.");
+    Ok(())
 }

@@ -1,7 +1,5 @@
 //! `meshctl viz edges`: the connections between workloads.
 
-use serde::Serialize;
-
 use super::resources;
 use super::source::{Extension, Source};
 use super::table_format::TableFormat;
@@ -31,18 +29,6 @@ Examples:
   meshctl viz edges deploy -n shop
   meshctl viz edges po -A -o wide";
 
-/// An edge with Linkerd's keys.
-#[derive(Serialize)]
-struct Entry<'a> {
-    src: &'a str,
-    src_namespace: &'a str,
-    dst: &'a str,
-    dst_namespace: &'a str,
-    client_id: &'a str,
-    server_id: &'a str,
-    no_tls_reason: &'a str,
-}
-
 pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> anyhow::Result<()> {
     let resource = kind(&args.kind)?;
     let Source { api, scope } = extension.source(global).await?;
@@ -50,7 +36,7 @@ pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> 
     let mut edges = api.edges(&target).await?;
     edges.sort_by(|a, b| key(a).cmp(&key(b)));
     match args.output {
-        TableFormat::Json => output::linkerd_json(&entries(&edges)),
+        TableFormat::Json => output::linkerd_json(&edges),
         _ if edges.is_empty() => {
             output::note("No edges found.");
             Ok(())
@@ -84,19 +70,6 @@ fn key(edge: &Edge) -> [&str; 4] {
         &edge.src,
         &edge.dst,
     ]
-}
-
-fn entries(edges: &[Edge]) -> Vec<Entry<'_>> {
-    let entries = edges.iter().map(|edge| Entry {
-        src: &edge.src,
-        src_namespace: &edge.src_namespace,
-        dst: &edge.dst,
-        dst_namespace: &edge.dst_namespace,
-        client_id: &edge.client_id,
-        server_id: &edge.server_id,
-        no_tls_reason: &edge.no_tls_reason,
-    });
-    entries.collect()
 }
 
 fn render(edges: &[Edge], is_wide: bool) -> String {
@@ -159,7 +132,7 @@ mod tests {
             lines[2],
             "frontend  api  shop    bank    web.shop   -          Not Provided By Service Discovery"
         );
-        let json = serde_json::to_value(entries(&edges)).unwrap();
+        let json = serde_json::to_value(&edges).unwrap();
         assert_eq!(json[0]["no_tls_reason"], "");
         assert_eq!(json[1]["src_namespace"], "shop");
     }

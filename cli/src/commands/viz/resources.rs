@@ -13,6 +13,20 @@ pub(super) struct Window {
     pub(super) time_window: TimeWindow,
 }
 
+/// The flag of commands that select objects by their labels.
+#[derive(Debug, clap::Args)]
+pub(super) struct Labels {
+    /// Select objects by their labels, in the notation of kubectl
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(super) selector: String,
+}
+
 /// Returns the target for a resource, and refuses combinations whose result would mislead.
 pub(super) fn target(
     resource: &Resource,

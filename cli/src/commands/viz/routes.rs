@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::cells::{LATENCIES, REQUESTS, latency_cells, rate_cells, request_cells};
-use super::resources::{self, Window};
+use super::resources::{self, Labels, Window};
 use super::source::{Extension, Source};
 use super::table_format::TableFormat;
 use crate::clients::metrics_api::{Peer, RouteRow, RouteTable, StatQuery};
@@ -28,15 +28,8 @@ pub(super) struct Args {
     /// Namespace of the resource of --to [default: the namespace of -n]
     #[arg(long, value_name = "NAME", requires = "to")]
     to_namespace: Option<String>,
-    /// Select objects by their labels, in the notation of kubectl
-    #[arg(
-        short = 'l',
-        long,
-        value_name = "SELECTOR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    selector: String,
+    #[command(flatten)]
+    labels: Labels,
     #[arg(short, long, value_enum, default_value_t = TableFormat::Table)]
     output: TableFormat,
 }
@@ -82,7 +75,7 @@ pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> 
     let to = resources::peer(args.to.as_deref(), args.to_namespace.as_deref(), &scope)?;
     let query = StatQuery {
         target: resources::target(&resource, &scope, global)?,
-        selector: args.selector.clone(),
+        selector: args.labels.selector.clone(),
         window: args.window.time_window.clone(),
         peer: to.map(Peer::To),
     };

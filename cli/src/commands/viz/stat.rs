@@ -5,7 +5,7 @@ mod table;
 
 use std::time::Duration;
 
-use super::resources::{self, Window};
+use super::resources::{self, Labels, Window};
 use super::source::{Extension, Source};
 use super::table_format::TableFormat;
 use crate::clients::metrics_api::{Peer, StatQuery, StatRow};
@@ -35,15 +35,8 @@ pub(super) struct Args {
     /// Namespace of the resource of --from [default: the namespace of -n]
     #[arg(long, value_name = "NAME", requires = "from")]
     from_namespace: Option<String>,
-    /// Select objects by their labels, in the notation of kubectl
-    #[arg(
-        short = 'l',
-        long,
-        value_name = "SELECTOR",
-        default_value = "",
-        hide_default_value = true
-    )]
-    selector: String,
+    #[command(flatten)]
+    labels: Labels,
     /// Show resources without meshed pods, too
     #[arg(long)]
     unmeshed: bool,
@@ -97,7 +90,7 @@ fn queries(
     let query = |resource: &Resource| {
         Ok(StatQuery {
             target: resources::target(resource, scope, global)?,
-            selector: args.selector.clone(),
+            selector: args.labels.selector.clone(),
             window: args.window.time_window.clone(),
             peer: peer.clone(),
         })

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::cells::no_traffic;
 use super::source::Extension;
 use super::traffic::{Counts, TrafficArgs, route_type, shown_name};
 use crate::clients::metrics_api::TimeWindow;
 use crate::clients::prometheus_api::Sample;
 use crate::global::Global;
 use crate::output::table::Table;
-use crate::output::{self, Format, figures};
+use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
@@ -25,8 +26,10 @@ SERVER is the Server or, for a port without one, [default], and the port.
 Example:
   meshctl viz stat-inbound deploy/web -n shop";
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Key {
+    #[serde(skip)]
     namespace: String,
     name: String,
     server: String,
@@ -39,11 +42,8 @@ struct Key {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry<'a> {
-    name: &'a str,
-    server: &'a str,
-    port: &'a str,
-    route: &'a str,
-    route_type: &'a str,
+    #[serde(flatten)]
+    key: &'a Key,
     /// Linkerd's spelling.
     #[serde(rename = "successesRate")]
     success_rate: Option<f64>,
@@ -68,10 +68,7 @@ pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> 
     let rows = rows(&requests, &latencies, |sample| series.object(sample));
     match args.traffic.output {
         Format::Json => output::linkerd_json(&entries(&rows, series.window())),
-        Format::Table if rows.is_empty() => {
-            output::note("No traffic found.");
-            Ok(())
-        }
+        Format::Table if rows.is_empty() => no_traffic(),
         Format::Table => {
             let with_namespace = series.is_of_all_namespaces();
             output::text(&render(&rows, series.window(), with_namespace))
@@ -136,10 +133,8 @@ fn render(rows: &Rows, window: &TimeWindow, with_namespace: bool) -> String {
             format!("{}:{}", key.server, key.port),
             key.route.clone(),
             key.route_type.clone(),
-            figures::percent(counts.share(counts.successes)),
-            figures::rate(Some(window.rate(counts.total()))),
         ]);
-        cells.extend(counts.latency_ms.map(figures::millis));
+        cells.extend(counts.cells(window));
         table.row(cells);
     }
     table.render()
@@ -149,11 +144,7 @@ fn entries<'a>(rows: &'a Rows, window: &TimeWindow) -> Vec<Entry<'a>> {
     let entries = rows.iter().map(|(key, counts)| {
         let [latency_ms_p50, latency_ms_p95, latency_ms_p99] = counts.latency_ms;
         Entry {
-            name: &key.name,
-            server: &key.server,
-            port: &key.port,
-            route: &key.route,
-            route_type: &key.route_type,
+            key,
             success_rate: counts.share(counts.successes),
             rps: window.rate(counts.total()),
             latency_ms_p50,

@@ -4,7 +4,8 @@ mod rows;
 
 use serde::Serialize;
 
-use self::rows::{Rows, Samples, rows};
+use self::rows::{BackendKey, RouteKey, Rows, Samples, rows};
+use super::cells::no_traffic;
 use super::source::Extension;
 use super::traffic::{Counts, Series, TrafficArgs};
 use crate::clients::metrics_api::TimeWindow;
@@ -30,15 +31,10 @@ Example:
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry<'a> {
-    name: &'a str,
-    service: &'a str,
-    port: &'a str,
-    route: &'a str,
-    route_type: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backend: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backend_port: Option<&'a str>,
+    #[serde(flatten)]
+    key: &'a RouteKey,
+    #[serde(flatten)]
+    backend: Option<&'a BackendKey>,
     success_rate: Option<f64>,
     rps: f64,
     latency_ms_p50: Option<f64>,
@@ -59,10 +55,7 @@ pub(super) async fn run(args: &Args, extension: &Extension, global: &Global) -> 
     let rows = rows(&[http, grpc], |sample| series.object(sample));
     match args.traffic.output {
         Format::Json => output::linkerd_json(&entries(&rows, series.window())),
-        Format::Table if rows.is_empty() => {
-            output::note("No traffic found.");
-            Ok(())
-        }
+        Format::Table if rows.is_empty() => no_traffic(),
         Format::Table => {
             let with_namespace = series.is_of_all_namespaces();
             output::text(&render(&rows, series.window(), with_namespace))
@@ -147,11 +140,7 @@ fn render(rows: &Rows, window: &TimeWindow, with_namespace: bool) -> String {
 
 /// Returns success rate, requests per second, latencies and the share of timeouts.
 fn count_cells(counts: &Counts, window: &TimeWindow) -> Vec<String> {
-    let mut cells = vec![
-        figures::percent(counts.share(counts.successes)),
-        figures::rate(Some(window.rate(counts.total()))),
-    ];
-    cells.extend(counts.latency_ms.map(figures::millis));
+    let mut cells = counts.cells(window);
     cells.push(figures::percent(counts.share(counts.timeouts)));
     cells
 }
@@ -163,13 +152,8 @@ fn entries<'a>(rows: &'a Rows, window: &TimeWindow) -> Vec<Entry<'a>> {
         let entry = |counts: &Counts| {
             let [latency_ms_p50, latency_ms_p95, latency_ms_p99] = counts.latency_ms;
             Entry {
-                name: &key.name,
-                service: &key.service,
-                port: &key.port,
-                route: &key.route,
-                route_type: &key.route_type,
+                key,
                 backend: None,
-                backend_port: None,
                 success_rate: counts.share(counts.successes),
                 rps: window.rate(counts.total()),
                 latency_ms_p50,
@@ -184,8 +168,7 @@ fn entries<'a>(rows: &'a Rows, window: &TimeWindow) -> Vec<Entry<'a>> {
             ..entry(&route.counts)
         });
         entries.extend(route.backends.iter().map(|(backend, counts)| Entry {
-            backend: Some(&backend.name),
-            backend_port: Some(&backend.port),
+            backend: Some(backend),
             ..entry(counts)
         }));
     }

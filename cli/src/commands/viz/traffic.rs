@@ -9,7 +9,7 @@ use crate::clients::prometheus_api::Sample;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::prometheus_server::Prometheus;
-use crate::output::Format;
+use crate::output::{Format, figures};
 use crate::resource::{Resource, ResourceKind};
 
 #[derive(Debug, clap::Args)]
@@ -133,6 +133,16 @@ impl Counts {
     pub(super) fn share(&self, part: f64) -> Option<f64> {
         let total = self.total();
         (total > 0.0).then(|| part / total)
+    }
+
+    /// Returns the cells of success rate, requests per second and latencies.
+    pub(super) fn cells(&self, window: &TimeWindow) -> Vec<String> {
+        let mut cells = vec![
+            figures::percent(self.share(self.successes)),
+            figures::rate(Some(window.rate(self.total()))),
+        ];
+        cells.extend(self.latency_ms.map(figures::millis));
+        cells
     }
 }
 

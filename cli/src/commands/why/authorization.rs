@@ -133,3 +133,83 @@ fn authentication_mismatch(authorization: &Authorization, tls: ClientTls<'_>) ->
         ) => Reason::Network(Vec::new()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use mesh_core::policy::inbound::{HttpServer, ServerProtocol, all_networks};
+
+    use super::*;
+
+    const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+    const OTHER: &str = "other.shop.serviceaccount.identity.linkerd.cluster.local";
+
+    fn authorization(name: &str, identity: &str) -> Authorization {
+        Authorization {
+            meta: Meta::new_default(name),
+            networks: all_networks(),
+            authentication: Authentication::TlsAuthenticated {
+                identities: vec![Identity::parse(identity).unwrap()],
+                suffixes: Vec::new(),
+            },
+        }
+    }
+
+    /// Returns the policy of a Server that admits one identity, and whose route admits another.
+    fn policy(server: &str, route: &str) -> ServerPolicy {
+        let mut policy = ServerPolicy {
+            meta: Meta::new_default("server"),
+            protocol: ServerProtocol::Http1(HttpServer::default()),
+            authorizations: [authorization("of-server", server)].into(),
+            is_terminating: false,
+        }
+        .completed();
+        if let ServerProtocol::Http1(http) = &mut policy.protocol {
+            let rule = &mut http.routes[0].rules[0].action;
+            rule.authorizations = [authorization("of-route", route)].into();
+        }
+        policy
+    }
+
+    #[test]
+    fn request_is_admitted_by_its_route_or_its_server_and_a_connection_by_its_server() {
+        let identity = Identity::parse(CLIENT).unwrap();
+        let client = Client {
+            ip: "10.1.0.2".parse().unwrap(),
+            tls: ClientTls::Identified(&identity),
+        };
+        let line = RequestLine {
+            method: Method::GET,
+            path: "/".to_owned(),
+            marker: String::new(),
+        };
+        let request = Some((&line, "web"));
+        let all = ["of-route", "of-server"];
+        for (server, route, request, expected) in [
+            (OTHER, CLIENT, request, Ok("of-route")),
+            (CLIENT, OTHER, request, Ok("of-server")),
+            (OTHER, OTHER, request, Err(&all[..])),
+            (CLIENT, OTHER, None, Ok("of-server")),
+            (OTHER, CLIENT, None, Err(&all[1..])),
+        ] {
+            let name = |meta: &Meta| meta.name().to_owned();
+            let found = match decide(&policy(server, route), &client, request) {
+                Decision::Admitted { authorization, .. } => Ok(name(&authorization)),
+                Decision::Refused { mismatches, .. } => {
+                    let mismatches = mismatches.iter();
+                    Err(mismatches
+                        .map(|it| name(&it.authorization))
+                        .collect::<Vec<_>>())
+                }
+                Decision::NoRoute => panic!("the default route matches"),
+            };
+            let expected = expected.map(str::to_owned).map_err(|names| {
+                names
+                    .iter()
+                    .map(|name| (*name).to_owned())
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(found, expected, "{server} {route} {request:?}");
+        }
+    }
+}

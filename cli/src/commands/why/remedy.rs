@@ -3,6 +3,7 @@
 
 use mesh_core::annotation;
 use mesh_core::meta::Meta;
+use mesh_core::policy::inbound::DefaultPolicy;
 
 use super::facts::{Facts, Place, Server, Workload};
 use super::kind::kind;
@@ -42,7 +43,8 @@ pub(super) fn authorize(
     route: Option<&Meta>,
 ) -> Vec<String> {
     let client = &facts.client;
-    if !client.is_meshed() {
+    // `deny` refuses clients with an identity as well.
+    if !client.is_meshed() && *policy != DefaultPolicy::Deny.meta() {
         return vec![inject(&facts.place, client)];
     }
     let target = route
@@ -56,10 +58,10 @@ pub(super) fn authorize(
 
 fn default_policy(server: &Server) -> String {
     format!(
-        "set {} of the workload of pod {} to all-authenticated or cluster-authenticated, or add a Server for port {}",
-        annotation::DEFAULT_INBOUND_POLICY,
+        "create a Server for port {} of pod {} and an AuthorizationPolicy for the client (meshctl check explain policy-default-deny has both), or set {} of its workload to another policy",
+        server.address.port(),
         server.pod,
-        server.address.port()
+        annotation::DEFAULT_INBOUND_POLICY
     )
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::super::traffic::{Counts, route_type, shown_name};
 use crate::clients::prometheus_api::Sample;
 
@@ -17,8 +19,10 @@ pub(super) struct Samples {
     pub(super) backend_latencies: [Vec<Sample>; 3],
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct RouteKey {
+    #[serde(skip)]
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) service: String,
@@ -27,9 +31,11 @@ pub(super) struct RouteKey {
     pub(super) route_type: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct BackendKey {
+    #[serde(rename = "backend")]
     pub(super) name: String,
+    #[serde(rename = "backendPort")]
     pub(super) port: String,
 }
 

@@ -80,9 +80,9 @@ fn table<'a>(view: &View, rows: &[(RowKey, Row)], width: u16) -> Table<'a> {
 /// Returns the header of a column, with the direction of the order that it decides.
 fn header(column: Column, view: &View) -> String {
     match view.sort() {
-        (sort, false) if sort == column => format!("{}▼", column.header()),
-        (sort, true) if sort == column => format!("{}▲", column.header()),
-        _ => column.header().to_owned(),
+        (sort, false) if sort == column => format!("{}▼", column.as_str()),
+        (sort, true) if sort == column => format!("{}▲", column.as_str()),
+        _ => column.as_str().to_owned(),
     }
 }
 

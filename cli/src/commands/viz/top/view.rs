@@ -25,19 +25,21 @@ pub(super) struct View {
     completed: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Column {
-    Proxy,
-    Source,
-    Destination,
-    Method,
-    Path,
-    Route,
-    Count,
-    Best,
-    Worst,
-    Last,
-    Success,
+mesh_core::names! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Column {
+        Proxy = "PROXY",
+        Source = "SOURCE",
+        Destination = "DESTINATION",
+        Method = "METHOD",
+        Path = "PATH",
+        Route = "ROUTE",
+        Count = "COUNT",
+        Best = "BEST",
+        Worst = "WORST",
+        Last = "LAST",
+        Success = "SUCCESS",
+    }
 }
 
 /// What a key brings about.
@@ -206,22 +208,6 @@ impl View {
 }
 
 impl Column {
-    pub(super) fn header(self) -> &'static str {
-        match self {
-            Self::Proxy => "PROXY",
-            Self::Source => "SOURCE",
-            Self::Destination => "DESTINATION",
-            Self::Method => "METHOD",
-            Self::Path => "PATH",
-            Self::Route => "ROUTE",
-            Self::Count => "COUNT",
-            Self::Best => "BEST",
-            Self::Worst => "WORST",
-            Self::Last => "LAST",
-            Self::Success => "SUCCESS",
-        }
-    }
-
     /// Returns whether its cells are texts that may be cut, not numbers.
     pub(super) fn is_text(self) -> bool {
         matches!(

@@ -3,10 +3,10 @@
 use http::HeaderMap;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
-use mesh_core::policy::outbound::{Distribution, HttpRoute, OutboundProtocol, OutboundRule};
+use mesh_core::policy::outbound::{Distribution, OutboundProtocol, OutboundRule};
 use mesh_core::profile::Profile;
 use mesh_core::route::http::RequestHead;
-use mesh_core::route::{grpc, http as http_route};
+use mesh_core::route::{Route, RuleIndex, grpc, http as http_route};
 
 use super::{Outcome, Step, kernel, object, show};
 use crate::commands::why::facts::{Choice, EndpointLoad, Facts, RequestLine, Server};
@@ -17,6 +17,8 @@ pub(super) const DISCOVERY: &str = "discovery";
 pub(super) const ROUTE: &str = "route";
 pub(super) const ENDPOINT: &str = "endpoint";
 pub(super) const TLS: &str = "tls";
+
+const OPAQUE: &str = "opaque: bytes are forwarded as they are, no HTTP route applies";
 
 pub(super) fn discovery(facts: &Facts) -> Step {
     let address = facts.target.address;
@@ -82,33 +84,34 @@ pub(super) fn route(facts: &Facts) -> Step {
         }
         (Err(reason), _) => return Step::new(ROUTE, Outcome::Unknown, reason.clone()),
     };
-    if policy.protocol.opaque(profile).is_some() {
-        return opaque_step();
-    }
-    let Some(request) = &facts.request else {
-        return connection_route(&policy.protocol);
-    };
     let headers = HeaderMap::new();
-    let head = request.head(&facts.target.authority, &headers);
-    match &policy.protocol {
-        OutboundProtocol::Opaque(_) => opaque_step(),
-        OutboundProtocol::Tls(_) => Step::new(
-            ROUTE,
-            Outcome::Ok,
-            "TLS of the application, passed through: the request is not looked at",
-        ),
-        _ if profile.replaces_routes() => profile_route(profile, request),
-        OutboundProtocol::Detect { http1, .. } => http_step(&http1.routes, &head),
-        OutboundProtocol::Http1(routes) | OutboundProtocol::Http2(routes) => {
-            http_step(&routes.routes, &head)
+    let request = facts.request.as_ref();
+    let request = request.map(|it| (it, it.head(&facts.target.authority, &headers)));
+    let step = |summary: &str| Step::new(ROUTE, Outcome::Ok, summary);
+    match (&policy.protocol, &request) {
+        (OutboundProtocol::Opaque(_), _) => step(OPAQUE),
+        (protocol, _) if protocol.opaque(profile).is_some() => step(OPAQUE),
+        (OutboundProtocol::Tls(_), None) => step("TLS of the application, passed through"),
+        (OutboundProtocol::Tls(_), Some(_)) => {
+            step("TLS of the application, passed through: the request is not looked at")
         }
-        OutboundProtocol::Grpc(routes) => match grpc::find(&routes.routes, &head) {
-            Some(at) => {
-                let route = &routes.routes[at.route];
-                rule_step(&route.meta, at.rule, &route.rules[at.rule].action)
-            }
-            None => no_route(&head),
-        },
+        (OutboundProtocol::Detect { timeout, .. }, None) => step(&format!(
+            "the protocol is detected from the first bytes, within {}",
+            show(*timeout)
+        )),
+        (OutboundProtocol::Http1(_), None) => step("HTTP/1, one route a request"),
+        (OutboundProtocol::Http2(_), None) => step("HTTP/2, one route a request"),
+        (OutboundProtocol::Grpc(_), None) => step("gRPC, one route a call"),
+        (_, Some((request, _))) if profile.replaces_routes() => profile_route(profile, request),
+        (
+            OutboundProtocol::Detect { http1: http, .. }
+            | OutboundProtocol::Http1(http)
+            | OutboundProtocol::Http2(http),
+            Some((_, head)),
+        ) => route_step(&http.routes, http_route::find(&http.routes, head), head),
+        (OutboundProtocol::Grpc(grpc), Some((_, head))) => {
+            route_step(&grpc.routes, grpc::find(&grpc.routes, head), head)
+        }
     }
 }
 
@@ -128,50 +131,18 @@ fn profile_route(profile: &Profile, request: &RequestLine) -> Step {
     }
 }
 
-fn connection_route(protocol: &OutboundProtocol) -> Step {
-    match protocol {
-        OutboundProtocol::Opaque(_) => opaque_step(),
-        OutboundProtocol::Detect { timeout, .. } => Step::new(
-            ROUTE,
-            Outcome::Ok,
-            format!(
-                "the protocol is detected from the first bytes, within {}",
-                show(*timeout)
-            ),
-        ),
-        OutboundProtocol::Http1(_) => Step::new(ROUTE, Outcome::Ok, "HTTP/1, one route a request"),
-        OutboundProtocol::Http2(_) => Step::new(ROUTE, Outcome::Ok, "HTTP/2, one route a request"),
-        OutboundProtocol::Grpc(_) => Step::new(ROUTE, Outcome::Ok, "gRPC, one route a call"),
-        OutboundProtocol::Tls(_) => {
-            Step::new(ROUTE, Outcome::Ok, "TLS of the application, passed through")
-        }
-    }
-}
-
-fn opaque_step() -> Step {
-    Step::new(
-        ROUTE,
-        Outcome::Ok,
-        "opaque: bytes are forwarded as they are, no HTTP route applies",
-    )
-}
-
-fn http_step(routes: &[HttpRoute], head: &RequestHead<'_>) -> Step {
-    match http_route::find(routes, head) {
-        Some(at) => {
-            let route = &routes[at.route];
-            rule_step(&route.meta, at.rule, &route.rules[at.rule].action)
-        }
-        None => no_route(head),
-    }
-}
-
-fn no_route(head: &RequestHead<'_>) -> Step {
-    let summary = format!(
-        "failed: no route of the target matches {} {}",
-        head.method, head.path
-    );
-    Step::new(ROUTE, Outcome::Refused, summary)
+fn route_step<M, T>(
+    routes: &[Route<M, OutboundRule<T>>],
+    found: Option<RuleIndex>,
+    head: &RequestHead<'_>,
+) -> Step {
+    let Some(at) = found else {
+        let RequestHead { method, path, .. } = head;
+        let summary = format!("failed: no route of the target matches {method} {path}");
+        return Step::new(ROUTE, Outcome::Refused, summary);
+    };
+    let route = &routes[at.route];
+    rule_step(&route.meta, at.rule, &route.rules[at.rule].action)
 }
 
 fn rule_step<T>(route: &Meta, index: usize, rule: &OutboundRule<T>) -> Step {

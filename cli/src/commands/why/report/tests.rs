@@ -224,11 +224,24 @@ fn default_policy_is_changed_by_annotation() {
     }
     let text = "refused by default inbound policy deny";
     let report = check("default", &facts, text, ("policy", Outcome::Refused));
-    let hint = step(&report, "policy").hints.join("\n");
-    assert!(
-        hint.contains("config.linkerd.io/default-inbound-policy"),
-        "{hint}"
-    );
+    // An identity would not help a client without one.
+    remove_client_proxy(&mut facts);
+    for report in [report, evaluate(&facts)] {
+        let hint = step(&report, "policy").hints.join("\n");
+        let server = "create a Server for port 8080 of pod shop/web-0 and an AuthorizationPolicy";
+        let annotation = "set config.linkerd.io/default-inbound-policy";
+        assert!(hint.contains(server) && hint.contains(annotation), "{hint}");
+    }
+}
+
+fn remove_client_proxy(facts: &mut Facts) {
+    facts.client.identity = None;
+    facts.client.enrolment = Ok(Enrolment::Absent);
+    facts.client_kernel = Err("not enrolled".to_owned());
+    facts.client_tap = Err("pod shop/client has no proxy".to_owned());
+    facts.connection = Connection::NotMade("not enrolled".to_owned());
+    let server = facts.server.as_mut().unwrap();
+    (server.chosen_by, server.tap) = (Choice::Example, Err("nothing was sent".to_owned()));
 }
 
 #[test]
@@ -278,13 +291,7 @@ fn kernel_decisions_are_explained() {
     assert_eq!(report.verdict.outcome, VerdictOutcome::Failed);
 
     let mut unmeshed = admitted();
-    unmeshed.client.identity = None;
-    unmeshed.client.enrolment = Ok(Enrolment::Absent);
-    unmeshed.client_kernel = Err("not enrolled".to_owned());
-    unmeshed.client_tap = Err("pod shop/client has no proxy".to_owned());
-    unmeshed.connection = Connection::NotMade("not enrolled".to_owned());
-    let server = unmeshed.server.as_mut().unwrap();
-    (server.chosen_by, server.tap) = (Choice::Example, Err("nothing was sent".to_owned()));
+    remove_client_proxy(&mut unmeshed);
     let text = "refused by Server shop/web: it requires an identity, and the client has none";
     let report = check(
         "unmeshed client",
