@@ -1,37 +1,44 @@
-//! Connections of API servers: how many there are, and their handshakes.
+//! Connections of API servers and browsers: how many there are, and their handshakes.
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::body::{Body, Frame, SizeHint};
+use mesh_runtime::open_connections::{ActiveRequest, Activity, OpenConnections};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::tls::{Acceptor, TlsStream};
+
+/// The body of a response, whose request counts until the body has been sent or is dropped.
+#[derive(Debug)]
+pub struct HeldBody<B> {
+    body: B,
+    _request: ActiveRequest,
+}
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The delay after a failed accept, probably for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Spawns the future that `serve` returns for each connection, at most `max` at a time; further
-/// connections wait in the kernel's accept queue. If `serve` returns `None`, it has closed the
-/// connection.
+/// Spawns the future that `serve` returns for each connection, at most `max` at a time. A further
+/// connection closes one: of those without requests the one that has been so for the longest time,
+/// so that clients with idle connections do not keep out others. If `serve` returns `None`, it has
+/// closed the connection.
 pub async fn accept<F>(
     listener: TcpListener,
     max: usize,
     server: &'static str,
-    mut serve: impl FnMut(TcpStream, SocketAddr) -> Option<F>,
+    mut serve: impl FnMut(TcpStream, SocketAddr, Activity) -> Option<F>,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let connections = Arc::new(Semaphore::new(max));
+    let mut open = OpenConnections::new(max);
     loop {
-        let Ok(permit) = connections.clone().acquire_owned().await else {
-            return;
-        };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -40,11 +47,11 @@ pub async fn accept<F>(
                 continue;
             }
         };
-        if let Some(serving) = serve(stream, peer) {
-            tokio::spawn(async move {
-                serving.await;
-                drop(permit);
-            });
+        let activity = Activity::default();
+        if let Some(serving) = serve(stream, peer, activity.clone())
+            && open.spawn_active(activity, serving)
+        {
+            tracing::debug!(max, "Closed a connection of the {server}: limit reached");
         }
     }
 }
@@ -67,5 +74,34 @@ pub async fn handshake(
             tracing::debug!(%peer, "TLS handshake of the {server} timed out");
             None
         }
+    }
+}
+
+impl<B> HeldBody<B> {
+    pub fn new(body: B, request: ActiveRequest) -> Self {
+        Self {
+            body,
+            _request: request,
+        }
+    }
+}
+
+impl<B: Body + Unpin> Body for HeldBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

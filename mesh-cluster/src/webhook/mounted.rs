@@ -1,12 +1,13 @@
 //! A serving certificate in mounted files, which is managed externally together with the
 //! `caBundle`, for example by cert-manager.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
 use mesh_runtime::admin::Condition;
+use mesh_runtime::file::{self, FileError};
 use tokio::time::MissedTickBehavior;
 
 use super::ServingCertificate;
@@ -28,8 +29,8 @@ pub struct MountedFiles {
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountedError {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Read(#[from] FileError),
     #[error("cannot use the certificate {path} or its key")]
     Certificate {
         path: PathBuf,
@@ -111,11 +112,8 @@ impl MountedCertificate {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, MountedError> {
-    fs::read(path).map_err(|source| MountedError::Read {
-        path: path.to_owned(),
-        source,
-    })
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(file::failed("cannot read", path))
 }
 
 #[cfg(test)]
@@ -139,7 +137,7 @@ mod tests {
         );
         let mut current = None;
         let mut reload = || mounted.reload(&serving, &expiry, &mut current);
-        assert!(matches!(reload(), Err(MountedError::Read { .. })));
+        assert!(matches!(reload(), Err(MountedError::Read(_))));
         let pair = |n: u64| {
             let now = SystemTime::now() + Duration::from_secs(n);
             generate(&["a".to_owned()], now).unwrap()

@@ -1,21 +1,29 @@
 //! `AdmissionReview`: the request of the API server and the response.
 //!
 //! `v1` and `v1beta1` have the same fields; the response has the version of the request. Only the
-//! used fields are parsed.
+//! used fields are parsed. The texts that a response repeats are short, and values parsed from a
+//! body are charged to the [memory of the review](ReviewMemory).
+
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hyper::body::Bytes;
 use mesh_k8s::inject::Patch;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::memory::Refusal;
+pub use super::memory::ReviewMemory;
+use super::metered::Metered;
+
+mod text;
+
 /// The request to review an object before it is stored.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Debug)]
 pub struct AdmissionRequest {
-    pub uid: String,
     pub kind: Kind,
     /// `None` for cluster-scoped objects.
     pub namespace: Option<String>,
@@ -23,14 +31,18 @@ pub struct AdmissionRequest {
     pub operation: String,
     /// Whether the object will not be stored, so that the review must have no side effects.
     pub dry_run: Option<bool>,
-    object: Box<RawValue>,
+    /// The JSON of the object, a part of the body.
+    object: Bytes,
+    memory: Arc<ReviewMemory>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Kind {
     /// Empty for the core group.
+    #[serde(deserialize_with = "text::group")]
     pub group: String,
+    #[serde(deserialize_with = "text::kind")]
     pub kind: String,
 }
 
@@ -45,12 +57,9 @@ pub struct AdmissionDecision {
 }
 
 /// The fields of the request that the response repeats.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug)]
 pub struct ReviewHeader {
-    api_version: String,
-    kind: String,
-    #[serde(skip)]
+    api_version: &'static str,
     uid: String,
 }
 
@@ -65,45 +74,131 @@ pub enum ReviewError {
         "the body is YAML with anchors, which are not supported because a small text could expand to a large one"
     )]
     Anchors,
-    #[error("expected an AdmissionReview of admission.k8s.io, got {kind:?} of {api_version:?}")]
+    #[error(
+        "the body is not JSON, and has more than the {} KiB that YAML may have; send JSON",
+        MAX_YAML >> 10
+    )]
+    LongYaml,
+    #[error("the body cannot be parsed: {0}")]
+    Memory(Refusal),
+    #[error(
+        "expected an AdmissionReview of {} or {}, got {kind:?} of {api_version:?}",
+        VERSIONS[0], VERSIONS[1]
+    )]
     Kind { api_version: String, kind: String },
     #[error("the review has no request, or a request without uid")]
     NoRequest,
 }
 
+/// A review as the API server sends it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    #[serde(deserialize_with = "text::api_version")]
+    api_version: String,
+    #[serde(deserialize_with = "text::kind")]
+    kind: String,
+    #[serde(borrow)]
+    request: Option<Request<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Request<'a> {
+    #[serde(deserialize_with = "text::uid")]
+    uid: String,
+    kind: Kind,
+    #[serde(deserialize_with = "text::namespace")]
+    namespace: Option<String>,
+    #[serde(deserialize_with = "text::operation")]
+    operation: String,
+    dry_run: Option<bool>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+}
+
+const KIND: &str = "AdmissionReview";
+
+const VERSIONS: [&str; 2] = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"];
+
 /// The API server truncates warnings to this total length.
 const MAX_WARNINGS: usize = 4096;
 
-pub fn parse(body: &[u8]) -> Result<(AdmissionRequest, ReviewHeader), ReviewError> {
-    #[derive(Deserialize)]
-    struct Body {
-        #[serde(flatten)]
-        header: ReviewHeader,
-        request: Option<AdmissionRequest>,
-    }
-    let Body {
-        mut header,
-        request,
-    } = if body.trim_ascii_start().starts_with(b"{") {
-        serde_json::from_slice(body).map_err(ReviewError::Json)?
-    } else if has_anchor(body) {
-        return Err(ReviewError::Anchors);
+/// The length of a review in YAML, which only users send.
+const MAX_YAML: usize = 32 * 1024;
+
+/// The memory that the parser of YAML takes for each byte, at most: it reads all events of a text
+/// into memory, with their positions and tags, and one byte may begin and end a list.
+const YAML_FACTOR: usize = 512;
+
+/// The length of a problem, which may quote a text of the body.
+const MAX_PROBLEM: usize = 1024;
+
+/// Reads a body. `memory` is charged for values parsed from it, and has been for the body.
+///
+/// # Errors
+///
+/// The body is not a review, or is too large to be parsed.
+pub fn parse(
+    body: Bytes,
+    memory: Arc<ReviewMemory>,
+) -> Result<(AdmissionRequest, ReviewHeader), ReviewError> {
+    let body = if body.trim_ascii_start().starts_with(b"{") {
+        body
     } else {
         // API servers send JSON. Linkerd's webhook also accepts YAML, for manual requests.
-        let json: Value = serde_norway::from_slice(body).map_err(ReviewError::Yaml)?;
-        serde_json::from_value(json).map_err(ReviewError::Json)?
+        json_of_yaml(&body, &memory)?
     };
-    if header.kind != "AdmissionReview" || !header.api_version.starts_with("admission.k8s.io/") {
-        return Err(ReviewError::Kind {
-            api_version: header.api_version,
-            kind: header.kind,
-        });
-    }
-    let review = request
+    let Body {
+        api_version,
+        kind,
+        request,
+    } = serde_json::from_slice(&body).map_err(ReviewError::Json)?;
+    let known = VERSIONS.into_iter().find(|known| *known == api_version);
+    let Some(known) = known.filter(|_| kind == KIND) else {
+        return Err(ReviewError::Kind { api_version, kind });
+    };
+    let request = request
         .filter(|request| !request.uid.is_empty())
         .ok_or(ReviewError::NoRequest)?;
-    header.uid.clone_from(&review.uid);
+    let header = ReviewHeader {
+        api_version: known,
+        uid: request.uid,
+    };
+    let object = match request.object {
+        Some(object) => body.slice_ref(object.get().as_bytes()),
+        None => Bytes::from_static(b"null"),
+    };
+    let review = AdmissionRequest {
+        kind: request.kind,
+        namespace: request.namespace,
+        operation: request.operation,
+        dry_run: request.dry_run,
+        object,
+        memory,
+    };
     Ok((review, header))
+}
+
+/// Converts a review in YAML.
+fn json_of_yaml(yaml: &[u8], memory: &ReviewMemory) -> Result<Bytes, ReviewError> {
+    if yaml.len() > MAX_YAML {
+        return Err(ReviewError::LongYaml);
+    }
+    if has_anchor(yaml) {
+        return Err(ReviewError::Anchors);
+    }
+    memory
+        .charge(yaml.len() * YAML_FACTOR)
+        .map_err(ReviewError::Memory)?;
+    let document = serde_norway::Deserializer::from_slice(yaml);
+    let value = Value::deserialize(Metered::new(document, memory)).map_err(|error| {
+        let refusal = memory.refusal().map(ReviewError::Memory);
+        refusal.unwrap_or(ReviewError::Yaml(error))
+    })?;
+    let json = serde_json::to_vec(&value).map_err(ReviewError::Json)?;
+    memory.charge(json.len()).map_err(ReviewError::Memory)?;
+    Ok(json.into())
 }
 
 /// Returns whether there is `&name` where a YAML value may start. May find one within a string, but
@@ -114,6 +209,16 @@ fn has_anchor(body: &[u8]) -> bool {
         || body
             .windows(3)
             .any(|at| may_start(at[0]) && at[1] == b'&' && !at[2].is_ascii_whitespace())
+}
+
+/// Returns the beginning of the description of a problem.
+pub(super) fn shortened(mut problem: String) -> String {
+    if problem.len() > MAX_PROBLEM {
+        problem.truncate(problem.floor_char_boundary(MAX_PROBLEM));
+        problem.push('…');
+        problem.shrink_to_fit();
+    }
+    problem
 }
 
 pub fn encode_response(
@@ -151,8 +256,8 @@ pub fn encode_response(
     let patch = (!patch.is_empty()).then(|| STANDARD.encode(patch.as_str()));
     let denied = decision.denied.as_deref();
     let answer = ReviewResponse {
-        api_version: &header.api_version,
-        kind: &header.kind,
+        api_version: header.api_version,
+        kind: KIND,
         response: Response {
             uid: &header.uid,
             allowed: denied.is_none(),
@@ -178,10 +283,24 @@ fn first_warnings(warnings: &[String]) -> &[String] {
 
 impl AdmissionRequest {
     /// Reads the object, which is null for deletions. A reviewer reads it once, as the type that it
-    /// needs.
+    /// needs, and keeps the review until it has dropped the object, whose memory belongs to it.
+    ///
+    /// # Errors
+    ///
+    /// The object is not of the type, or there is not enough memory for it.
     pub fn object<T: DeserializeOwned>(&self) -> Result<T, String> {
-        serde_json::from_str(self.object.get())
-            .map_err(|error| format!("cannot read the {}: {error}", self.kind.kind))
+        let mut json = serde_json::Deserializer::from_slice(&self.object);
+        let read = self.memory.charge(size_of::<T>()).map_or_else(
+            |refusal| Err(refusal.to_string()),
+            |()| {
+                let read = T::deserialize(Metered::new(&mut json, &*self.memory));
+                read.map_err(|error| match self.memory.refusal() {
+                    Some(refusal) => refusal.to_string(),
+                    None => error.to_string(),
+                })
+            },
+        );
+        read.map_err(|problem| shortened(format!("cannot read the {}: {problem}", self.kind.kind)))
     }
 }
 
@@ -199,107 +318,4 @@ impl AdmissionDecision {
 }
 
 #[cfg(test)]
-mod tests {
-    use mesh_core::annotation;
-    use mesh_k8s::inject::{Values, patch_service};
-    use mesh_k8s::kinds::{ObjectMeta, Service};
-    use serde_json::json;
-
-    use super::*;
-
-    fn body(api_version: &str) -> Vec<u8> {
-        let review = json!({
-            "apiVersion": api_version,
-            "kind": "AdmissionReview",
-            "request": {
-                "uid": "u1",
-                "kind": {"group": "", "version": "v1", "kind": "Pod"},
-                "namespace": "shop",
-                "operation": "CREATE",
-                "userInfo": {"username": "me"},
-                "object": {"metadata": {"name": "web"}},
-                "oldObject": null,
-                "dryRun": true,
-            },
-        });
-        serde_json::to_vec(&review).unwrap()
-    }
-
-    #[test]
-    fn response_has_version_of_request() {
-        for version in ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"] {
-            let (review, header) = parse(&body(version)).unwrap();
-            assert_eq!(
-                (review.kind.kind.as_str(), review.dry_run),
-                ("Pod", Some(true))
-            );
-            let object: Value = review.object().unwrap();
-            assert_eq!(object["metadata"]["name"], "web");
-            let error = review.object::<Vec<Value>>().unwrap_err();
-            assert!(error.starts_with("cannot read the Pod: "), "{error}");
-            let mut namespace = ObjectMeta::default();
-            let ports = (annotation::OPAQUE_PORTS.to_owned(), "5432".to_owned());
-            namespace.annotations = Some([ports].into());
-            let patch = patch_service(&Values::default(), &namespace, &Service::default());
-            let encoded = STANDARD.encode(patch.as_str());
-            let decision = AdmissionDecision {
-                patch,
-                warnings: vec!["w".into(), "x".repeat(MAX_WARNINGS)],
-                denied: None,
-            };
-            let answer: Value =
-                serde_json::from_slice(&encode_response(&header, &decision).unwrap()).unwrap();
-            let expect = json!({
-                "apiVersion": version,
-                "kind": "AdmissionReview",
-                "response": {
-                    "uid": "u1",
-                    "allowed": true,
-                    "patchType": "JSONPatch",
-                    "patch": encoded,
-                    "warnings": ["w"],
-                },
-            });
-            assert_eq!(answer, expect);
-        }
-    }
-
-    #[test]
-    fn yaml_is_accepted_without_anchors() {
-        let json: Value = serde_json::from_slice(&body("admission.k8s.io/v1")).unwrap();
-        let yaml = serde_norway::to_string(&json).unwrap();
-        let (review, _) = parse(yaml.as_bytes()).unwrap();
-        let (expected, _) = parse(&body("admission.k8s.io/v1")).unwrap();
-        assert_eq!(format!("{review:?}"), format!("{expected:?}"));
-        // Nested references expand exponentially.
-        let bomb = "a: &a [x, x]\nb: &b [*a, *a]\napiVersion: admission.k8s.io/v1\n";
-        assert!(matches!(parse(bomb.as_bytes()), Err(ReviewError::Anchors)));
-        let text = "metadata: {name: a & b}";
-        assert!(!has_anchor(text.as_bytes()) && has_anchor(b"&a b"));
-    }
-
-    #[test]
-    fn denial_has_reason_and_no_patch() {
-        let (_, header) = parse(&body("admission.k8s.io/v1")).unwrap();
-        let decision = AdmissionDecision {
-            denied: Some("no".into()),
-            ..AdmissionDecision::default()
-        };
-        let answer: Value =
-            serde_json::from_slice(&encode_response(&header, &decision).unwrap()).unwrap();
-        let expect =
-            json!({"uid": "u1", "allowed": false, "status": {"code": 400, "message": "no"}});
-        assert_eq!(answer["response"], expect);
-    }
-
-    #[test]
-    fn errors_name_reason_of_invalid_review() {
-        let error = |body: &str| parse(body.as_bytes()).unwrap_err().to_string();
-        assert!(error("{").contains("not the JSON"));
-        assert!(error("a: [").contains("neither JSON nor YAML"));
-        assert!(error(r#"{"apiVersion": "v1", "kind": "Pod"}"#).contains("\"Pod\""));
-        let header = r#""apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview""#;
-        assert!(error(&format!("{{{header}}}")).contains("no request"));
-        assert!(error(&format!("{{{header}, \"request\": {{}}}}")).contains("without uid"));
-    }
-}
+mod tests;

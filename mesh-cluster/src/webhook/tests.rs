@@ -19,6 +19,7 @@ struct Server {
     addr: SocketAddr,
     authority: String,
     serving: Arc<ServingCertificate>,
+    requests: Arc<Semaphore>,
     drain: drain::Drain,
 }
 
@@ -33,8 +34,11 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (drain, watch) = drain::channel();
-        tokio::spawn(serve(listener, serving.clone(), Arc::new(reviewer), watch));
+        let server = WebhookServer::new(serving.clone(), Arc::new(reviewer), watch);
+        let requests = server.requests.clone();
+        tokio::spawn(server.serve(listener));
         Self {
+            requests,
             addr,
             authority: made.authority_pem,
             serving,
@@ -244,7 +248,7 @@ async fn large_reviews_in_flight_are_bounded_and_small_ones_still_pass() {
     .await;
     let large = || review(&json!({"padding": "x".repeat(MAX_BODY - 1024)}));
     let mut posts = Vec::new();
-    for _ in 0..MAX_LARGE_BODIES / MAX_BODY {
+    for _ in 0..memory::POOL / MAX_BODY {
         let mut client = server.client(false).await;
         posts.push(tokio::spawn(async move { client.post("/", large()).await }));
         reviews.recv().await.unwrap();
@@ -261,5 +265,94 @@ async fn large_reviews_in_flight_are_bounded_and_small_ones_still_pass() {
     release.add_permits(1);
     for post in posts {
         assert_eq!(post.await.unwrap().0, StatusCode::OK);
+    }
+}
+
+/// Denies each object with a long reason.
+struct LongReviewer;
+
+impl Reviewer for LongReviewer {
+    fn review(&self, _review: AdmissionRequest) -> ReviewFuture<'_> {
+        Box::pin(async { Ok(AdmissionDecision::deny("x".repeat(8 << 20))) })
+    }
+
+    fn failed(&self, problem: String) -> AdmissionDecision {
+        AdmissionDecision::deny(problem)
+    }
+}
+
+#[tokio::test]
+async fn unread_responses_count_until_their_connection_is_closed() {
+    let server = Server::start(LongReviewer).await;
+    let mut clients = Vec::new();
+    // No byte, the first byte, the bytes that fit into the buffers of the kernel.
+    for window in [Some(0), Some(1), None] {
+        let http2 = window.is_some();
+        let stream = tls::tls(server.addr, NAME, &server.authority, http2);
+        let stream = stream.await.unwrap();
+        clients.push(match window {
+            Some(_) => Client::http2(stream, window).await,
+            None => Client::http1(stream).await,
+        });
+    }
+    let mut responses = Vec::new();
+    for client in &mut clients {
+        let response = client.send("/", review(&json!({}))).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        responses.push(response);
+    }
+    assert_eq!(server.requests.available_permits(), MAX_REQUESTS - 3);
+    // One that is read does not count.
+    let (status, text) = server
+        .client(true)
+        .await
+        .post("/", review(&json!({})))
+        .await;
+    assert_eq!((status, text.len() > 8 << 20), (StatusCode::OK, true));
+    assert_eq!(server.requests.available_permits(), MAX_REQUESTS - 3);
+    // The clients do not read before: with a window of one byte that would not end.
+    tokio::time::pause();
+    tokio::time::sleep(2 * SENDING).await;
+    for response in responses {
+        let read = response.into_body().collect().await;
+        assert!(read.is_err(), "the connection is closed");
+    }
+    assert_eq!(server.requests.available_permits(), MAX_REQUESTS);
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_keep_out_an_api_server() {
+    let server = Server::start(NameReviewer).await;
+    let mut idle = Vec::new();
+    // With and without a handshake.
+    for number in 0..MAX_CONNECTIONS + 8 {
+        if number % 8 == 0 {
+            let stream = tls::tls(server.addr, NAME, &server.authority, true);
+            idle.push((None, Some(Client::http2(stream.await.unwrap(), None).await)));
+        } else {
+            idle.push((Some(TcpStream::connect(server.addr).await.unwrap()), None));
+        }
+    }
+    for http2 in [false, true] {
+        let body = review(&json!({"metadata": {"name": "a"}}));
+        let reviewed = async { server.client(http2).await.post("/", body).await };
+        let reviewed = tokio::time::timeout(Duration::from_secs(60), reviewed);
+        assert_eq!(reviewed.await.expect("it gets in").0, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn object_too_large_in_memory_is_decided_by_the_failure_policy() {
+    let server = Server::start(NameReviewer).await;
+    let object = json!({"metadata": vec![json!({"": 0}); 170_000]});
+    let (status, text) = server.client(true).await.post("/", review(&object)).await;
+    assert_eq!(status, StatusCode::OK);
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let message = answer["response"]["status"]["message"].as_str().unwrap();
+    assert!(message.contains("more than 32 MiB of memory"), "{message}");
+    // The memory has been returned.
+    for _ in 0..4 {
+        let (status, text) = server.client(true).await.post("/", review(&object)).await;
+        assert_eq!((status, text.contains("32 MiB")), (StatusCode::OK, true));
     }
 }

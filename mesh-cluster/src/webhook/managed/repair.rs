@@ -14,20 +14,22 @@ use parking_lot::Mutex;
 use super::plan::{ObservedState, Step};
 use crate::api_server::{Events, ObjectEvent, Severity};
 
-/// The kind of damage, the label `found` of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Damage {
-    /// The `caBundle` of the registration was changed or removed.
-    BundleAltered,
-    /// The Secret was deleted.
-    CertificateMissing,
-    CertificateExpired,
-    /// The Secret contained no valid certificate and key.
-    CertificateUnreadable,
-    /// The certificate was not for all names of the server.
-    CertificateMisnamed,
-    /// The Secret contained another certificate than the served one, close to its end.
-    CertificateReplaced,
+mesh_core::names! {
+    /// The kind of damage, the label `found` of metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(super) enum Damage, ALL {
+        /// The `caBundle` of the registration was changed or removed.
+        BundleAltered = "ca-bundle-altered",
+        /// The Secret was deleted.
+        CertificateMissing = "certificate-missing",
+        CertificateExpired = "certificate-expired",
+        /// The Secret contained no valid certificate and key.
+        CertificateUnreadable = "certificate-unreadable",
+        /// The certificate was not for all names of the server.
+        CertificateMisnamed = "certificate-misnamed",
+        /// The Secret contained another certificate than the served one, close to its end.
+        CertificateReplaced = "certificate-replaced",
+    }
 }
 
 /// Reports repairs.
@@ -51,26 +53,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const MAX_TIMES: usize = 1000;
 
 impl Damage {
-    pub(super) const ALL: [Self; 6] = [
-        Self::BundleAltered,
-        Self::CertificateMissing,
-        Self::CertificateExpired,
-        Self::CertificateUnreadable,
-        Self::CertificateMisnamed,
-        Self::CertificateReplaced,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::BundleAltered => "ca-bundle-altered",
-            Self::CertificateMissing => "certificate-missing",
-            Self::CertificateExpired => "certificate-expired",
-            Self::CertificateUnreadable => "certificate-unreadable",
-            Self::CertificateMisnamed => "certificate-misnamed",
-            Self::CertificateReplaced => "certificate-replaced",
-        }
-    }
-
     /// Returns the text of the event.
     fn text(self) -> &'static str {
         match self {
