@@ -12,11 +12,11 @@ use crate::heartbeat::{self, HeartbeatError};
 use crate::identity::{AccessError, LoadError};
 use crate::injector::SettingsError;
 
-mod destination;
+pub(crate) mod destination;
 mod identity;
-mod injector;
-mod policy;
-mod rights;
+pub(crate) mod injector;
+pub(crate) mod policy;
+pub(crate) mod rights;
 mod validator;
 
 /// Why a controller did not start, or exited.

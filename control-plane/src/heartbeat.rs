@@ -26,11 +26,7 @@ pub enum HeartbeatError {
     #[error("cannot use --prometheus-url")]
     Prometheus(#[source] UrlError),
     #[error("the receiver {url} has not accepted it")]
-    Send {
-        url: String,
-        #[source]
-        source: SendError,
-    },
+    Send { url: String, source: SendError },
 }
 
 /// Gathers the report and sends it once. The CronJob's Job tries again.

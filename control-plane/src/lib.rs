@@ -14,6 +14,8 @@ pub mod identity;
 pub mod index;
 mod injector;
 pub mod serve;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod status;
 mod trust_bundle;
 mod validator;

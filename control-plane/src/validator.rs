@@ -135,7 +135,7 @@ fn is_being_deleted(review: &AdmissionRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mesh_cluster::webhook::review;
+    use mesh_cluster::webhook::review::{self, ReviewMemory};
     use serde_json::json;
 
     use super::*;
@@ -153,7 +153,8 @@ mod tests {
             "kind": "AdmissionReview",
             "request": request,
         });
-        let (review, header) = review::parse(&serde_json::to_vec(&body).unwrap()).unwrap();
+        let body = serde_json::to_vec(&body).unwrap();
+        let (review, header) = review::parse(body.into(), ReviewMemory::alone()).unwrap();
         let decision = validator.review(review).await.unwrap();
         let bytes = review::encode_response(&header, &decision).unwrap();
         serde_json::from_slice::<Value>(&bytes).unwrap()["response"].take()

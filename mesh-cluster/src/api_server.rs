@@ -13,11 +13,13 @@ use kube::{Client, Config};
 use mesh_core::rights::Right;
 
 mod backoff;
+mod deadline;
 mod events;
 mod explain;
 mod flags;
 mod guard;
 mod lease;
+mod pace;
 mod rate_limit;
 mod retry;
 mod watch;
@@ -30,8 +32,8 @@ pub use self::{
     explain::explain,
     lease::{Leadership, LeaseSettings, LeaseTask, MAX_WRITE_DURATION, rights as lease_rights},
     rate_limit::TokenBucket,
-    retry::retry_while_unreachable,
-    watch::{requires_new_watch, watch_error, watch_objects},
+    retry::{is_transient, retry_while_unreachable},
+    watch::{WATCH_SECONDS, requires_new_watch, watch_error, watch_objects},
 };
 
 /// Why there is no client.
@@ -61,7 +63,13 @@ pub async fn connect(
     program: &str,
     rights: Vec<Right>,
 ) -> Result<Client, ConnectError> {
-    let mut config = match &flags.kubeconfig {
+    #[cfg(feature = "simulation")]
+    if let Some(dial) = &flags.simulated {
+        let config = configured(dial.config(), program);
+        let client = dial.client(&config).map_err(ConnectError::Client)?;
+        return Ok(guard::restrict(client, program, rights));
+    }
+    let config = match &flags.kubeconfig {
         Some(path) => {
             let error = |source| ConnectError::Kubeconfig {
                 path: path.display().to_string(),
@@ -78,7 +86,17 @@ pub async fn connect(
         }
         None => Config::incluster().map_err(ConnectError::NotInCluster)?,
     };
+    let client = Client::try_from(configured(config, program)).map_err(ConnectError::Client)?;
+    Ok(guard::restrict(client, program, rights))
+}
+
+/// Adds the settings that all API servers share.
+fn configured(mut config: Config, program: &str) -> Config {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // kube would repeat requests that are refused with 429 or 503 up to 15 times, first after 5 ms
+    // and then after up to 1000 s, or when the API server asks for it, without a limit. Callers
+    // have delays of their own, and say that the API server refuses.
+    config.default_retry = false;
     let agent = format!(
         "{}/{}",
         program.replace(' ', "-"),
@@ -87,6 +105,46 @@ pub async fn connect(
     if let Ok(agent) = HeaderValue::from_str(&agent) {
         config.headers.push((USER_AGENT, agent));
     }
-    let client = Client::try_from(config).map_err(ConnectError::Client)?;
-    Ok(guard::restrict(client, program, rights))
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::StatusCode;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use kube::api::ListParams;
+    use mesh_core::rights;
+    use mesh_test_support::kube_api;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn request_that_is_refused_is_not_repeated_by_the_client() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = asked.clone();
+        let server = kube_api::start(move |_request| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            async { kube_api::failure(StatusCode::TOO_MANY_REQUESTS, "busy") }
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        kube_api::write_kubeconfig(&path, server.await);
+        let flags = ClusterFlags {
+            kubeconfig: Some(path),
+            ..ClusterFlags::default()
+        };
+        let rights = rights::all("", "pods", &["list"]).collect();
+        let client = connect(&flags, "test", rights).await.unwrap();
+        let pods: Api<Pod> = Api::all(client);
+        let error = pods.list(&ListParams::default()).await.unwrap_err();
+        assert!(
+            matches!(&error, kube::Error::Api(status) if status.code == 429),
+            "{error:?}"
+        );
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
 }

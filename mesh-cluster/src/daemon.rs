@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use kube::Client;
 use mesh_api::grpc::SanitizeRequests;
 use mesh_core::rights::Right;
 use mesh_runtime::admin::{self, Admin, Condition, Readiness};
@@ -26,13 +27,14 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use crate::api_server::{self, ConnectError};
+use crate::api_server::{self, ConnectError, Events};
 use crate::calls::Calls;
-use crate::flags::Source;
+use crate::flags::{Cluster, Source};
 use crate::source::kube::KubeSource;
 use crate::source::kube::kinds::{self, WatchedKind};
 use crate::source::local::DirectorySource;
 use crate::source::{self, Received};
+use crate::webhook::{self, Reviewer, ServingCertificate};
 
 mod certificate_source;
 
@@ -78,13 +80,23 @@ pub struct Daemon {
 impl Daemon {
     pub fn new() -> Result<Self, DaemonError> {
         let termination = Termination::listen().map_err(DaemonError::Signals)?;
+        Ok(Self::with(termination))
+    }
+
+    /// A process of a simulated world.
+    #[cfg(feature = "simulation")]
+    pub fn simulated(termination: Termination) -> Self {
+        Self::with(termination)
+    }
+
+    fn with(termination: Termination) -> Self {
         let (supervisor, monitor) = task::supervisor();
         let (drain, watch) = drain::channel();
         let registry = Registry::new();
         registry.export_process();
         BuildInfo::CURRENT.export(&registry, "controller_build_info");
         let readiness = Readiness::new();
-        Ok(Self {
+        Self {
             calls: Calls::new(&registry),
             registry,
             started: readiness.condition("the controller to start"),
@@ -94,7 +106,7 @@ impl Daemon {
             drain,
             watch,
             termination,
-        })
+        }
     }
 
     pub async fn serve_admin(&self, addr: SocketAddr) -> Result<(), DaemonError> {
@@ -124,9 +136,7 @@ impl Daemon {
         let (complete, completed) = oneshot::channel();
         let ready = self.readiness.condition("the source to be read");
         if source.dirs.is_empty() {
-            let client = api_server::connect(&source.cluster, program, rights)
-                .await
-                .map_err(DaemonError::Connect)?;
+            let client = connect(&source.cluster, program, rights).await?;
             let kube = KubeSource::new(client, kinds, &self.registry);
             self.supervisor.spawn("source", kube.run(batches));
         } else {
@@ -140,6 +150,23 @@ impl Daemon {
         );
         let completed = self.wait_or_stop(completed).await?;
         Ok(matches!(completed, Some(Ok(()))))
+    }
+
+    /// Spawns the writer of events about objects, and returns their sender.
+    pub fn write_events(&self, client: &Client, controller: &'static str) -> Events {
+        let (events, write) = Events::channel(client.clone(), controller, &self.registry);
+        self.supervisor.spawn("events", write);
+        events
+    }
+
+    pub fn serve_webhook(
+        &self,
+        listener: TcpListener,
+        serving: Arc<ServingCertificate>,
+        reviewer: Arc<dyn Reviewer>,
+    ) {
+        let served = webhook::serve(listener, serving, reviewer, self.watch.clone());
+        self.supervisor.spawn("webhook server", served);
     }
 
     pub fn serve_grpc(&self, listener: TcpListener, services: Routes) {
@@ -163,6 +190,7 @@ impl Daemon {
         future: impl Future<Output = T>,
     ) -> Result<Option<T>, DaemonError> {
         tokio::select! {
+            biased;
             output = future => Ok(Some(output)),
             ended = self.monitor.first() => Err(DaemonError::TaskExited(ended)),
             signal = self.termination.received() => {
@@ -176,6 +204,7 @@ impl Daemon {
     pub async fn run_until_stopped(mut self) -> Result<(), DaemonError> {
         self.started.set(true);
         tokio::select! {
+            biased;
             signal = self.termination.received() => {
                 tracing::info!(signal, "Stopping");
             }
@@ -211,6 +240,17 @@ async fn apply_batches(
             tracing::debug!(changes, "Applied changes");
         }
     }
+}
+
+/// Connects to the API server with the name and the rights of this process.
+pub async fn connect(
+    cluster: &Cluster,
+    program: &str,
+    rights: Vec<Right>,
+) -> Result<Client, DaemonError> {
+    api_server::connect(cluster, program, rights)
+        .await
+        .map_err(DaemonError::Connect)
 }
 
 /// Binds a TCP port for what the error then names.

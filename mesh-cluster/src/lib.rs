@@ -14,5 +14,8 @@ pub mod flags;
 pub mod metadata;
 pub mod program;
 pub mod prometheus;
+mod random;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod source;
 pub mod webhook;

@@ -14,8 +14,9 @@ use mesh_k8s::kinds::{Namespace, ObjectMeta};
 use mesh_runtime::admin::{Condition, Readiness};
 use mesh_runtime::task::Supervisor;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::api_server::{Backoff, explain, watch_objects};
+use crate::api_server::{Backoff, WATCH_SECONDS, explain, is_transient, watch_objects};
 
 /// The metadata of all namespaces.
 pub struct NamespaceCache {
@@ -62,12 +63,30 @@ pub fn namespace_rights() -> impl Iterator<Item = Right> {
     rights::all("", "namespaces", &["get", "list", "watch"])
 }
 
-/// Requests the metadata of an object from the API server.
+/// Requests the metadata of an object from the API server, again if that is overloaded or
+/// unreachable.
 pub async fn get_metadata<K>(api: &Api<K>, name: &str) -> Result<Option<ObjectMeta>, String>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    match tokio::time::timeout(LOOKUP_TIMEOUT, api.get_metadata_opt(name)).await {
+    let end = Instant::now() + LOOKUP_TIMEOUT;
+    let found = async {
+        let mut backoff = Backoff::for_api_server();
+        loop {
+            match api.get_metadata_opt(name).await {
+                Err(error) if is_transient(&error) => {
+                    // The error is the result if there is no time for another attempt.
+                    let next = Instant::now() + backoff.delay();
+                    if next >= end {
+                        return Err(error);
+                    }
+                    sleep_until(next).await;
+                }
+                found => return found,
+            }
+        }
+    };
+    match timeout_at(end, found).await {
         Ok(Ok(found)) => Ok(found.map(|object| object.metadata)),
         Ok(Err(error)) => Err(explain(&error)),
         Err(_elapsed) => Err(format!(
@@ -90,7 +109,12 @@ where
 {
     let (store, mut writer) = reflector::store();
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    let events = watch_objects(api, Config::default(), what, Backoff::for_api_server());
+    let events = watch_objects(
+        api,
+        Config::default().timeout(WATCH_SECONDS),
+        what,
+        Backoff::for_api_server(),
+    );
     supervisor.spawn(what, async move {
         let mut events = std::pin::pin!(events);
         while let Some(mut event) = events.next().await {

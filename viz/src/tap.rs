@@ -20,11 +20,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use mesh_cluster::api_server::explain;
-use mesh_cluster::webhook::{self, Acceptor, ServingCertificate};
+use mesh_cluster::webhook::{self, Acceptor, HeldBody, ServingCertificate};
 use mesh_core::rights::{self, Right};
 use mesh_runtime::admin::Condition;
 use mesh_runtime::drain;
 use mesh_runtime::log::chain;
+use mesh_runtime::open_connections::Activity;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -142,9 +143,15 @@ pub(crate) async fn serve(
             return;
         }
         let mut current: Option<(Arc<FrontProxy>, Acceptor)> = None;
-        let serve = |stream, peer| {
+        let serve = |stream, peer, activity| {
             let acceptor = acceptor(&mut current, &serving, &front_proxy)?;
-            Some(serve_connection(stream, peer, acceptor, api.clone()))
+            Some(serve_connection(
+                stream,
+                peer,
+                activity,
+                acceptor,
+                api.clone(),
+            ))
         };
         webhook::accept(listener, MAX_CONNECTIONS, SERVER, serve).await;
     };
@@ -182,20 +189,32 @@ fn acceptor(
     }
 }
 
-async fn serve_connection(tcp: TcpStream, peer: SocketAddr, acceptor: Acceptor, api: Arc<TapApi>) {
+async fn serve_connection(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    activity: Activity,
+    acceptor: Acceptor,
+    api: Arc<TapApi>,
+) {
     let Some(stream) = webhook::handshake(&acceptor, tcp, peer, SERVER).await else {
         return;
     };
     let leaf = stream.client_certificate().map(Arc::new);
     let service = service_fn(move |request: Request<Incoming>| {
         let (api, leaf) = (api.clone(), leaf.clone());
-        async move { Ok::<_, Infallible>(api.respond(request, leaf.as_deref()).await) }
+        let active = activity.request();
+        async move {
+            let response = api.respond(request, leaf.as_deref()).await;
+            Ok::<_, Infallible>(response.map(|body| HeldBody::new(body, active)))
+        }
     });
     let is_http2 = stream.is_http2();
     let io = TokioIo::new(stream);
     let ended = if is_http2 {
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
+            .max_concurrent_streams(webhook::MAX_STREAMS)
+            .max_header_list_size(webhook::MAX_HEADERS as u32)
             .serve_connection(io, service)
             .await
     } else {

@@ -18,7 +18,20 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
     let listener = listen(config.addr, "gRPC").await?;
     daemon.serve_admin(config.metrics_addr).await?;
-    let index = Arc::new(Mutex::new(DestinationIndex::new(settings(&config))));
+    let Some(services) = start(&mut daemon, &config).await? else {
+        return Ok(());
+    };
+    daemon.serve_grpc(listener, services);
+    tracing::info!(addr = %config.addr, "Serving destinations");
+    daemon.run_until_stopped().await
+}
+
+/// Reads the source, and returns the services for its objects; `None` if a signal arrives first.
+pub(crate) async fn start(
+    daemon: &mut Daemon,
+    config: &Destination,
+) -> Result<Option<Routes>, DaemonError> {
+    let index = Arc::new(Mutex::new(DestinationIndex::new(settings(config))));
     export_watched(
         &daemon.registry,
         &index,
@@ -33,21 +46,18 @@ pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     );
     let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply_received);
     let read = daemon.read_source(
-        config.source,
+        config.source.clone(),
         ("mesh-controller destination", rights::destination()),
         kinds,
         &index,
         apply,
     );
     if !read.await? {
-        return Ok(());
+        return Ok(None);
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let service = DestinationService::new(index, daemon.watch.clone(), &calls);
-    let services = Routes::new(GrpcServer::new(service));
-    daemon.serve_grpc(listener, services);
-    tracing::info!(addr = %config.addr, "Serving destinations");
-    daemon.run_until_stopped().await
+    Ok(Some(Routes::new(GrpcServer::new(service))))
 }
 
 fn settings(config: &Destination) -> DestinationSettings {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use kube::Client;
-use mesh_core::trust_bundle::TrustBundle;
 use mesh_api::mesh::identity::trust_anchors_server::TrustAnchorsServer;
 use mesh_api::proto::identity::identity_server::IdentityServer;
-use mesh_cluster::api_server::{self, Events, Rate, RateLimiter};
-use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_cluster::api_server::{Rate, RateLimiter};
+use mesh_cluster::daemon::{Daemon, connect, listen};
 use mesh_core::identity::{is_dns_label, trust_domain};
+use mesh_core::trust_bundle::TrustBundle;
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -54,13 +54,12 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     let (tokens, event_recorder) = match token_key {
         Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
         None => {
-            let client = api_server::connect(
+            let client = connect(
                 &config.cluster,
                 "mesh-controller identity",
                 rights::identity(),
             )
-            .await
-            .map_err(DaemonError::Connect)?;
+            .await?;
             let reviews = TokenReviewer::new(&client, RateLimiter::new(rate));
             let Some(access) = daemon.wait_or_stop(reviews.check_access()).await? else {
                 return Ok(());
@@ -109,8 +108,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
 
 /// Returns the recorder of events and spawns their writer.
 async fn event_recorder(daemon: &Daemon, config: &Identity, client: Client) -> EventRecorder {
-    let (events, writer) = Events::channel(client.clone(), "linkerd-identity", &daemon.registry);
-    daemon.supervisor.spawn("events", writer);
+    let events = daemon.write_events(&client, "linkerd-identity");
     EventRecorder::new(&client, events, &config.controller_namespace).await
 }
 

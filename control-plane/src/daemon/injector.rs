@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use mesh_cluster::api_server::{self, Events};
-use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, listen};
+use kube::Client;
+use mesh_cluster::api_server::Events;
+use mesh_cluster::daemon::{CertificateSource, Daemon, MountedFiles, connect, listen};
 use mesh_cluster::webhook::managed::{Registration, RegistrationKind};
-use mesh_cluster::webhook::{self, ServingCertificate};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 
 use super::{ControllerError, rights};
 use crate::config::ProxyInjector;
-use crate::injector::{CONTROLLER, Caches, Injector, SettingsFiles};
+use crate::injector::{CONTROLLER, Caches, Injector, Settings, SettingsFiles};
 
 pub(super) async fn run(config: ProxyInjector) -> Result<(), ControllerError> {
     let daemon = Daemon::new()?;
@@ -20,23 +20,19 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), ControllerError> {
         namespace: config.controller_namespace.clone(),
     };
     let (settings, contents) = files.load().map_err(ControllerError::Settings)?;
-    let client = api_server::connect(
+    let client = connect(
         &config.cluster,
         "mesh-controller proxy-injector",
         rights::proxy_injector(),
     )
-    .await
-    .map_err(DaemonError::Connect)?;
+    .await?;
     let listener = listen(config.addr, "the webhook").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     daemon.supervisor.spawn(
         "settings",
         files.watch(contents, settings.clone(), daemon.registry.clone()),
     );
-    let caches = Caches::start(&client, &daemon.supervisor, &daemon.readiness);
-    let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
-    daemon.supervisor.spawn("events", write_events);
-    let serving = Arc::new(ServingCertificate::default());
+    let (injector, events) = start(&daemon, &client, settings);
     let certificate = CertificateSource {
         mounted: config.tls_dir.map(MountedFiles::in_directory),
         namespace: config.controller_namespace.clone(),
@@ -49,11 +45,20 @@ pub(super) async fn run(config: ProxyInjector) -> Result<(), ControllerError> {
             name: config.webhook_config,
         },
     };
-    certificate.spawn(&daemon, client, &events, serving.clone());
-
-    let injector = Arc::new(Injector::new(settings, caches, events, &daemon.registry));
-    let result = webhook::serve(listener, serving, injector, daemon.watch.clone());
-    daemon.supervisor.spawn("webhook server", result);
+    let serving = certificate.spawn(&daemon, client, &events);
+    daemon.serve_webhook(listener, serving, injector);
     tracing::info!(addr = %config.addr, "Serving the injector's webhook");
     Ok(daemon.run_until_stopped().await?)
+}
+
+/// Starts the caches and the writer of events, and returns what reviews objects.
+pub(crate) fn start(
+    daemon: &Daemon,
+    client: &Client,
+    settings: Arc<Settings>,
+) -> (Arc<Injector>, Events) {
+    let caches = Caches::start(client, &daemon.supervisor, &daemon.readiness);
+    let events = daemon.write_events(client, CONTROLLER);
+    let injector = Injector::new(settings, caches, events.clone(), &daemon.registry);
+    (Arc::new(injector), events)
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
-use mesh_cluster::api_server::{self, LeaseSettings, LeaseTask};
-use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
+use mesh_cluster::daemon::{Daemon, DaemonError, connect, listen};
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds::{self, WatchedKind};
 use mesh_core::identity::trust_domain;
@@ -29,7 +29,22 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
     let listener = listen(config.grpc_addr, "gRPC").await?;
     daemon.serve_admin(config.admin_addr).await?;
-    let index = Arc::new(Mutex::new(PolicyIndex::new(settings(&config))));
+    let Some(services) = start(&mut daemon, &config).await? else {
+        return Ok(());
+    };
+    daemon.serve_grpc(listener, services);
+    validator::serve_policies(&daemon, &config).await?;
+    tracing::info!(addr = %config.grpc_addr, "Serving policies");
+    daemon.run_until_stopped().await
+}
+
+/// Reads the source, starts to write statuses, and returns the services for the objects; `None` if
+/// a signal arrives first.
+pub(crate) async fn start(
+    daemon: &mut Daemon,
+    config: &Policy,
+) -> Result<Option<Routes>, DaemonError> {
+    let index = Arc::new(Mutex::new(PolicyIndex::new(settings(config))));
     export_watched(
         &daemon.registry,
         &index,
@@ -59,25 +74,23 @@ pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let read = daemon.read_source(
         source,
         ("mesh-controller policy", rights::policy()),
-        watched(&config),
+        watched(config),
         &index,
         apply,
     );
     if !read.await? {
-        return Ok(());
+        return Ok(None);
     }
     if writes_statuses {
-        write_statuses(&daemon, &config, objects).await?;
+        write_statuses(daemon, config, objects).await?;
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let inbound = InboundService::new(index.clone(), daemon.watch.clone(), &calls);
     let outbound = OutboundService::new(index, daemon.watch.clone(), &calls);
-    let services = Routes::new(InboundServerPoliciesServer::new(inbound))
-        .add_service(GrpcServer::new(outbound));
-    daemon.serve_grpc(listener, services);
-    validator::serve_policies(&daemon, &config).await?;
-    tracing::info!(addr = %config.grpc_addr, "Serving policies");
-    daemon.run_until_stopped().await
+    let inbound = InboundServerPoliciesServer::new(inbound);
+    Ok(Some(
+        Routes::new(inbound).add_service(GrpcServer::new(outbound)),
+    ))
 }
 
 /// Starts the writer of statuses. The objects are complete at this time, so that no status is
@@ -87,13 +100,12 @@ async fn write_statuses(
     config: &Policy,
     objects: watch::Receiver<Arc<StatusObjects>>,
 ) -> Result<(), DaemonError> {
-    let client = api_server::connect(
+    let client = connect(
         &config.source.cluster,
         "mesh-controller policy-status",
         rights::policy(),
     )
-    .await
-    .map_err(DaemonError::Connect)?;
+    .await?;
     let settings = LeaseSettings {
         namespace: config.control_plane_namespace.clone(),
         name: LEASE,

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use mesh_cluster::api_server::{self, Events};
-use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, listen};
+use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, connect, listen};
 use mesh_cluster::webhook::managed::{Registration, RegistrationKind};
-use mesh_cluster::webhook::{self, ServingCertificate};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use tokio::net::TcpListener;
 
@@ -33,13 +31,12 @@ pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(
     if flags.admission_controller_disabled || !config.source.dirs.is_empty() {
         return Ok(());
     }
-    let client = api_server::connect(
+    let client = connect(
         &config.source.cluster,
         "mesh-controller policy",
         rights::policy(),
     )
-    .await
-    .map_err(DaemonError::Connect)?;
+    .await?;
     let files = flags
         .server_tls_certs
         .clone()
@@ -61,13 +58,12 @@ pub(super) async fn serve_policies(daemon: &Daemon, config: &Policy) -> Result<(
 /// Runs the ServiceProfile validator.
 pub(super) async fn run(config: SpValidator) -> Result<(), DaemonError> {
     let daemon = Daemon::new()?;
-    let client = api_server::connect(
+    let client = connect(
         &config.cluster,
         "mesh-controller sp-validator",
         rights::sp_validator(),
     )
-    .await
-    .map_err(DaemonError::Connect)?;
+    .await?;
     let webhook = Webhook {
         name: "linkerd-sp-validator",
         rules: mesh_k8s::validate::profile,
@@ -85,9 +81,7 @@ pub(super) async fn run(config: SpValidator) -> Result<(), DaemonError> {
 
 impl Webhook {
     fn serve(self, daemon: &Daemon, client: kube::Client) {
-        let (events, write_events) = Events::channel(client.clone(), self.name, &daemon.registry);
-        daemon.supervisor.spawn("events", write_events);
-        let serving = Arc::new(ServingCertificate::default());
+        let events = daemon.write_events(&client, self.name);
         let certificate = CertificateSource {
             mounted: self.certificate,
             namespace: self.namespace.clone(),
@@ -100,10 +94,8 @@ impl Webhook {
                 name: format!("{}-webhook-config", self.name),
             },
         };
-        certificate.spawn(daemon, client, &events, serving.clone());
+        let serving = certificate.spawn(daemon, client, &events);
         let validator = Validator::new(self.rules, self.failure_policy, &daemon.registry);
-        let drain = daemon.watch.clone();
-        let served = webhook::serve(self.listener, serving, Arc::new(validator), drain);
-        daemon.supervisor.spawn("webhook server", served);
+        daemon.serve_webhook(self.listener, serving, Arc::new(validator));
     }
 }

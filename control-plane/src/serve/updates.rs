@@ -90,10 +90,11 @@ impl<V: Dated, M, F: FnMut(&Arc<V>) -> Step<M>> UpdateState<V, M, F> {
             let is_change = !std::mem::take(&mut self.first);
             if is_change {
                 tokio::select! {
-                    changed = self.values.changed() => changed.ok()?,
+                    biased;
                     () = self.drain.draining() => return None,
                     // The client opens it again, and is told then that it has its share.
                     () = self.stream.taken() => return None,
+                    changed = self.values.changed() => changed.ok()?,
                 }
             }
             let value = self.values.borrow_and_update().clone();

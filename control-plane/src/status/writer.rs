@@ -133,14 +133,15 @@ impl StatusWriter {
             let can_write = !self.queue.is_empty() && self.leadership.lasts(self.patch_timeout);
             let resume_at = self.resume_at;
             tokio::select! {
+                biased;
                 () = drain.draining() => return,
+                () = self.leadership.changed() => self.follow_leadership(),
                 changed = self.objects.changed() => {
                     if changed.is_err() {
                         return;
                     }
                     self.changed = true;
                 }
-                () = self.leadership.changed() => self.follow_leadership(),
                 () = sleep_until(reconcile_at), if self.is_leader => self.reconcile().await,
                 () = sleep_until(resume_at), if can_write => self.write_next().await,
             }

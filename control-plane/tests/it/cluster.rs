@@ -57,9 +57,14 @@ pub(crate) async fn cluster(name: &str) -> Option<Cluster> {
     let context = context_of(&kubeconfig, &context);
     let client = connect(&kubeconfig, &context).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace: Namespace = serde_json::from_value(
-        json!({ "metadata": { "generateName": format!("mesh-it-{name}-") } }),
-    )
+    let namespace: Namespace = serde_json::from_value(json!({
+        "metadata": {
+            "generateName": format!("mesh-it-{name}-"),
+            // Keeps the webhooks of a mesh that is installed on the cluster away from the tests'
+            // objects.
+            "labels": { "config.linkerd.io/admission-webhooks": "disabled" },
+        },
+    }))
     .unwrap();
     let created = namespaces
         .create(&PostParams::default(), &namespace)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rand::RngExt as _;
+use crate::random;
 
 /// An exponential backoff with jitter, so that the watches of all controllers do not reconnect at
 /// the same time.
@@ -35,7 +35,7 @@ impl Backoff {
 
     /// Returns between half and all of the current delay, and doubles it.
     pub fn delay(&mut self) -> Duration {
-        let delay = self.next.mul_f64(rand::rng().random_range(0.5..=1.0));
+        let delay = self.next.mul_f64(random::from_to(0.5, 1.0));
         self.next = (self.next * 2).min(self.max);
         delay
     }

@@ -125,10 +125,7 @@ async fn write(
 
 fn truncated(mut note: String) -> String {
     if note.len() > MAX_NOTE_LENGTH {
-        let end = (0..=MAX_NOTE_LENGTH - "…".len())
-            .rev()
-            .find(|end| note.is_char_boundary(*end));
-        note.truncate(end.unwrap_or_default());
+        note.truncate(note.floor_char_boundary(MAX_NOTE_LENGTH - "…".len()));
         note.push('…');
     }
     note

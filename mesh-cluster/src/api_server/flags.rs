@@ -14,4 +14,8 @@ pub struct ClusterFlags {
     /// Context of the kubeconfig, instead of the current one
     #[arg(long = "kube-context", value_name = "NAME", requires = "kubeconfig")]
     pub context: Option<String>,
+    /// The API server of a simulated world.
+    #[cfg(feature = "simulation")]
+    #[arg(skip)]
+    pub simulated: Option<crate::simulation::Dial>,
 }

@@ -10,19 +10,24 @@ use kube::Client;
 use kube::client::Body;
 use mesh_core::rights::{self, Right};
 
+use super::deadline;
+use super::pace::Pace;
+
 /// Returns the client with these rights.
 pub(super) fn restrict(client: Client, program: &str, rights: Vec<Right>) -> Client {
     let program: Arc<str> = program.into();
     let rights: Arc<[Right]> = rights.into();
     let (namespace, valid_until) = (client.default_namespace().to_owned(), *client.valid_until());
+    let pace = Arc::new(Pace::default());
     let restricted = tower::service_fn(move |request: Request<Body>| {
         let (method, uri) = (request.method().as_str(), request.uri());
         let asked = (method, uri.path(), uri.query().unwrap_or_default());
         let (client, checked) = (client.clone(), rights::check(&program, &rights, asked));
+        let pace = pace.clone();
         async move {
             checked?;
-            let response = client.send(request).await?;
-            Ok::<_, tower::BoxError>(response)
+            pace.wait(request.uri()).await;
+            deadline::send(&client, request).await
         }
     });
     Client::new(restricted, namespace).with_valid_until(valid_until)

@@ -4,7 +4,9 @@
 //! candidate takes over when it has not seen the Lease change for as long as the holder declared;
 //! it measures that itself. A holder counts from before it sent its last successful renewal, which
 //! is earlier than any candidate can have seen it. Every write has the resource version of the
-//! Lease that was read, so one of two claims fails.
+//! Lease that was read, so one of two claims fails. If the API server goes back to an older state,
+//! whose Lease may name a candidate or no holder, the holder of the lost state counts until its
+//! time is over.
 //!
 //! The Lease is compatible with Linkerd's (docs/adr/0144): its controllers honour
 //! `leaseDurationSeconds`, and their Leases are honoured here.
@@ -19,15 +21,21 @@ use mesh_core::rights::{self, Right};
 use mesh_k8s::kinds::{Deployment, Lease};
 use mesh_runtime::drain;
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
-use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::record::{Observation, Record, Step, holds_for};
+use self::record::holds_for;
+pub use self::rules::MAX_WRITE_DURATION;
+use self::rules::{
+    HOLD_DURATION, Observation, POLL_INTERVAL, RENEW_INTERVAL, REQUEST_TIMEOUT, RETRY_INTERVAL,
+    Record, Step, held_until,
+};
 use super::explain::explain;
+use crate::random;
 
 mod record;
+mod rules;
 
 /// A Lease, and who claims it.
 #[derive(Clone, Debug)]
@@ -83,25 +91,6 @@ pub fn rights(lease: &'static str, deployment: &'static str) -> impl Iterator<It
 /// The duration of the Lease for controllers of Linkerd, as theirs.
 const LEASE_DURATION: Duration = Duration::from_secs(30);
 
-/// How long this process remains the holder after a renewal. Candidates of this implementation take
-/// over after that time, so that a failed holder is replaced within 15 s.
-const HOLD_DURATION: Duration = Duration::from_secs(10);
-
-/// The interval of renewals. Two may fail before leadership ends.
-const RENEW_INTERVAL: Duration = Duration::from_secs(3);
-
-/// How often a candidate reads the Lease.
-const POLL_INTERVAL: Duration = Duration::from_secs(3);
-
-/// The delay after a failed request.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The maximum duration of one write of a status. A replica may write for 10 s after a renewal of
-/// its Lease, and renews it every 3 s. The maximum is less than the remaining 7 s.
-pub const MAX_WRITE_DURATION: Duration = Duration::from_secs(6);
-
 /// How long a write may continue after the drain has started before the Lease is released.
 const RELEASE_DELAY: Duration = MAX_WRITE_DURATION;
 
@@ -110,8 +99,7 @@ const CONFLICT: u16 = 409;
 impl Leadership {
     /// Returns whether this process remains the only writer for this time.
     pub fn lasts(&self, duration: Duration) -> bool {
-        let until = *self.0.borrow();
-        until.is_some_and(|until| Instant::now() + duration <= until)
+        rules::lasts(*self.0.borrow(), duration, Instant::now())
     }
 
     /// Waits for a renewal or a loss. Never completes after the task has ended.
@@ -156,8 +144,9 @@ impl LeaseTask {
                 sleep(jittered(delay)).await;
             };
             tokio::select! {
-                () = step => {}
+                biased;
                 () = drain.draining() => break,
+                () = step => {}
             }
         }
         self.release().await;
@@ -187,14 +176,19 @@ impl LeaseTask {
     async fn try_step(&mut self) -> Result<Duration, LeaseError> {
         let Some(lease) = respond(self.leases.get_opt(self.settings.name)).await? else {
             self.lose();
-            // The holder may not know yet that the Lease was deleted, and still write.
-            if let Some(last) = &self.observation
-                && let Step::Wait(remaining) = last.next(&self.settings.claimant, Instant::now())
-            {
-                return Ok(remaining.min(POLL_INTERVAL));
+            if let Some(last) = self.observation.take() {
+                let now = Instant::now();
+                let remaining = self.observation.insert(last.deleted(now)).creates_in(now);
+                if !remaining.is_zero() {
+                    return Ok(remaining.min(POLL_INTERVAL));
+                }
             }
-            self.create().await?;
-            return Ok(Duration::ZERO);
+            let is_created = self.create().await?;
+            return Ok(if is_created {
+                Duration::ZERO
+            } else {
+                RETRY_INTERVAL
+            });
         };
         let now = Instant::now();
         let record = Record::read(&lease);
@@ -242,7 +236,7 @@ impl LeaseTask {
             Ok(lease) => {
                 let record = Record::read(&lease);
                 self.observation = Some(Observation::update(None, record, sent));
-                let before = self.until.send_replace(Some(sent + HOLD_DURATION));
+                let before = self.until.send_replace(Some(held_until(sent)));
                 self.held.set(1);
                 if before.is_none() {
                     let lease = self.settings.name;
@@ -252,7 +246,7 @@ impl LeaseTask {
             }
             // Another client has changed the Lease; the next step reads it again.
             Err(LeaseError::Request(kube::Error::Api(status))) if status.code == CONFLICT => {
-                Ok(Duration::from_millis(100))
+                Ok(RETRY_INTERVAL)
             }
             Err(error) => Err(error),
         }
@@ -270,8 +264,9 @@ impl LeaseTask {
         .await
     }
 
-    /// Creates the Lease unless another replica does at the same time.
-    async fn create(&self) -> Result<(), LeaseError> {
+    /// Creates the Lease, unless another replica has done so at the same time. Returns whether this
+    /// one has.
+    async fn create(&self) -> Result<bool, LeaseError> {
         let settings = &self.settings;
         let deployment = respond(self.deployments.get_opt(&settings.deployment)).await?;
         let owner = deployment.and_then(|deployment| deployment.metadata.uid);
@@ -307,8 +302,10 @@ impl LeaseTask {
         let lease = Patch::Apply(&lease);
         let created = self.leases.patch(settings.name, &params, &lease);
         match respond(created).await {
-            Err(LeaseError::Request(kube::Error::Api(status))) if status.code == CONFLICT => Ok(()),
-            result => result.map(drop),
+            Err(LeaseError::Request(kube::Error::Api(status))) if status.code == CONFLICT => {
+                Ok(false)
+            }
+            result => result.map(|_lease| true),
         }
     }
 
@@ -364,7 +361,7 @@ async fn respond<T>(
 
 /// Replicas that start at the same time spread their requests.
 fn jittered(delay: Duration) -> Duration {
-    delay.mul_f64(rand::rng().random_range(0.9..=1.0))
+    delay.mul_f64(random::from_to(0.9, 1.0))
 }
 
 /// Leases have times with six digits after the point.

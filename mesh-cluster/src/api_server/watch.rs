@@ -11,6 +11,14 @@ use serde::de::DeserializeOwned;
 
 use super::{Backoff, explain};
 
+/// The duration of a watch request. A connection that was lost without a reset (a load balancer
+/// dropped it, or the server's host failed) is detected after this time, at the cost of a dozen
+/// small requests per minute.
+pub const WATCH_SECONDS: u32 = 60;
+
+/// The code of the `Status` that kube reads in an event that cannot be read.
+const UNREADABLE: u16 = 0;
+
 struct ObjectWatch<K> {
     api: Api<K>,
     config: Config,
@@ -82,6 +90,9 @@ pub fn watch_error(error: &watcher::Error) -> String {
         watcher::Error::WatchFailed(kube::Error::SerdeError(error)) => {
             format!("the response is not a watch, the API may be removed: {error}")
         }
+        watcher::Error::WatchFailed(kube::Error::Api(status)) if status.code == UNREADABLE => {
+            "an event cannot be read".to_owned()
+        }
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
         | watcher::Error::WatchFailed(error) => explain(error),
@@ -92,16 +103,43 @@ pub fn watch_error(error: &watcher::Error) -> String {
 
 /// Returns whether kube's watcher would repeat a request that fails in the same way. It handles an
 /// expired resource version in an event of a watch, but not in the response to a watch request. A
-/// response that is not a watch comes from an API server that no longer serves the path.
+/// response that is not a watch comes from an API server that no longer serves the path. After an
+/// event that cannot be read, which kube takes for an empty `Status`, it would go on with the next
+/// one.
 pub fn requires_new_watch(error: &watcher::Error) -> bool {
     const GONE: u16 = 410;
     match error {
         watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => match error
         {
-            kube::Error::Api(status) => status.code == GONE,
+            kube::Error::Api(status) => matches!(status.code, GONE | UNREADABLE),
             kube::Error::SerdeError(_) => true,
             _ => false,
         },
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn event_that_is_lost_requires_a_new_watch() {
+        let api = |code| kube::Error::Api(Box::new(Status::failure("", "").with_code(code)));
+        let unreadable = watcher::Error::WatchFailed(api(0));
+        assert_eq!(watch_error(&unreadable), "an event cannot be read");
+        for (code, expect) in [(0, true), (410, true), (429, false), (500, false)] {
+            let start = watcher::Error::WatchStartFailed(api(code));
+            let failed = watcher::Error::WatchFailed(api(code));
+            assert_eq!(
+                [start, failed].map(|it| requires_new_watch(&it)),
+                [expect; 2]
+            );
+        }
+        // Resumes where it has ended.
+        let broken = kube::Error::ReadEvents(std::io::ErrorKind::ConnectionReset.into());
+        assert!(!requires_new_watch(&watcher::Error::WatchFailed(broken)));
     }
 }

@@ -4,7 +4,8 @@
 //! Any client may use the streams that others do not use. When all streams are in use, a client
 //! with fewer streams than the largest client takes one of the largest client's, so that the shares
 //! become equal. The pods of an identity divide its share in the same way. No client waits for
-//! another, and none keeps it out.
+//! another, and none keeps it out, unless the streams that were taken and do not end have reached
+//! the limit, too: the memory of the process suffices for both.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(super) struct StreamPermit {
 #[derive(Debug, Default)]
 struct OpenStreams {
     all: usize,
+    /// Streams that were taken and have not ended, of all clients. At most the limit.
+    ending: usize,
     /// The number of the next stream.
     next: u64,
     clients: HashMap<Arc<str>, ClientStreams>,
@@ -50,7 +53,7 @@ struct OpenStreams {
 struct ClientStreams {
     all: usize,
     /// Streams that others have taken and that have not ended, for example because the client does
-    /// not read. When their number reaches the limit, the client opens no others.
+    /// not read. A client has at most the limit of these and open ones.
     ending: usize,
     pods: HashMap<Arc<str>, PodStreams>,
     by_size: BySize,
@@ -64,7 +67,8 @@ type PodStreams = BTreeMap<u64, Arc<Notify>>;
 #[derive(Debug, Default)]
 struct BySize(BTreeSet<(usize, Arc<str>)>);
 
-/// Half of the memory limit is for streams, at twice the 4 KiB that one takes (docs/bench).
+/// Half of the memory limit is for streams. For each open one there may be one that was taken and
+/// does not end, and each takes 4 KiB (docs/bench).
 const MEMORY_SHARE: u64 = 2;
 const STREAM_BYTES: u64 = 8 * 1024;
 
@@ -104,9 +108,19 @@ impl StreamLimit {
         let pod = if pod.len() <= MAX_POD_NAME { pod } else { "" };
         let mut open = self.open.lock();
         let own = open.clients.get(client);
-        let is_over = own.is_some_and(|own| own.ending >= self.limit);
-        if is_over || open.all >= self.limit && !open.make_room(client, pod) {
+        if own.is_some_and(|own| own.all + own.ending >= self.limit && own.ending > 0) {
             return Err(self.exhausted(client, &open));
+        }
+        if open.all >= self.limit {
+            if open.ending >= self.limit {
+                return Err(Status::resource_exhausted(format!(
+                    "all {0} streams are open (--max-streams), and {0} that were taken from clients have not ended, because the clients do not read them",
+                    self.limit
+                )));
+            }
+            if !open.make_room(client, pod) {
+                return Err(self.exhausted(client, &open));
+            }
         }
         let number = open.next;
         open.next += 1;
@@ -186,6 +200,7 @@ impl OpenStreams {
             && let Some(of_client) = self.clients.get_mut(&client)
         {
             of_client.ending += 1;
+            self.ending += 1;
         }
         true
     }
@@ -198,6 +213,7 @@ impl OpenStreams {
         };
         if !is_removed {
             of_client.ending -= 1;
+            self.ending -= 1;
         }
         if of_client.all + of_client.ending == 0 {
             self.clients.remove(client);
@@ -377,10 +393,40 @@ mod tests {
                 unread.push(permit);
             }
         }
-        assert_eq!(unread.len(), 6, "refused with four that do not end");
-        assert!(limit.acquire("greedy", "a").is_err());
+        assert_eq!(unread.len(), 4, "two are open and two do not end");
         drop(unread);
         assert_eq!(open(&limit, "greedy", "a", 4).len(), 4);
+    }
+
+    /// Each identity could otherwise have the limit of them.
+    #[test]
+    fn streams_that_do_not_end_are_bounded_for_all_clients() {
+        const LIMIT: usize = 12;
+        let limit = StreamLimit::new(LIMIT);
+        let mut unread = Vec::new();
+        for round in 0..40 {
+            let client = format!("client-{round}");
+            while let Ok(permit) = limit.acquire(&client, "a") {
+                unread.push(permit);
+            }
+        }
+        assert_eq!(unread.len(), 2 * LIMIT, "the memory is for these");
+        let open_now = || {
+            let open = limit.open.lock();
+            (open.all, open.ending)
+        };
+        assert_eq!(open_now(), (LIMIT, LIMIT));
+        let refused = limit.acquire("late", "a").unwrap_err();
+        assert!(refused.message().contains("do not read"), "{refused}");
+        // One that ends makes room for another.
+        let ended = unread
+            .iter()
+            .position(|it| it.taken().now_or_never().is_some());
+        drop(unread.swap_remove(ended.unwrap()));
+        assert!(limit.acquire("late", "a").is_ok());
+        drop(unread);
+        assert_eq!(open_now(), (0, 0));
+        assert!(limit.open.lock().clients.is_empty());
     }
 
     #[test]

@@ -28,14 +28,14 @@ pub struct CertificateSource {
 }
 
 impl CertificateSource {
-    /// Keeps `serving` up to date.
+    /// Spawns the task that keeps the returned certificate up to date.
     pub fn spawn(
         self,
         daemon: &Daemon,
         client: kube::Client,
         events: &Events,
-        serving: Arc<ServingCertificate>,
-    ) {
+    ) -> Arc<ServingCertificate> {
+        let serving = Arc::new(ServingCertificate::default());
         let expiry = Expiry::export(&daemon.registry);
         let ready = daemon
             .readiness
@@ -44,8 +44,8 @@ impl CertificateSource {
             let mounted = MountedCertificate { files };
             daemon
                 .supervisor
-                .spawn("certificate", mounted.run(serving, expiry, ready));
-            return;
+                .spawn("certificate", mounted.run(serving.clone(), expiry, ready));
+            return serving;
         }
         let host = format!("{}.{}.svc", self.service, self.namespace);
         let managed = ManagedCertificate {
@@ -59,6 +59,7 @@ impl CertificateSource {
         };
         daemon
             .supervisor
-            .spawn("certificate", managed.run(serving, expiry, ready));
+            .spawn("certificate", managed.run(serving.clone(), expiry, ready));
+        serving
     }
 }

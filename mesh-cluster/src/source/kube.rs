@@ -18,11 +18,12 @@ use std::collections::BTreeSet;
 use kube::Client;
 use mesh_objects::model::Kind;
 use mesh_runtime::metrics::Registry;
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use self::kinds::WatchedKind;
 use self::metrics::Metrics;
+use self::seen::SeenVersions;
 use self::watch::{KindWatch, WatchMessage};
 use super::Received;
 
@@ -30,8 +31,10 @@ mod batching;
 mod definitions;
 pub mod kinds;
 mod metrics;
+mod notices;
 mod received;
 mod restored;
+mod seen;
 mod served;
 mod table;
 mod watch;
@@ -59,16 +62,18 @@ impl KubeSource {
     /// receiver is dropped or a task exits.
     pub async fn run(self, batches: mpsc::Sender<Received>) {
         let (messages, received) = mpsc::channel::<WatchMessage>(CHANNEL_CAPACITY);
-        let (changed, definitions) = latest::channel(());
-        let (restored, restorations) = latest::channel(());
+        let (definitions, restorations) = (notices::Sender::new(), notices::Sender::new());
         let metrics = Metrics::new(&self.registry);
+        let seen = SeenVersions::default();
         let mut parts = JoinSet::new();
         if kinds::are_defined(self.kinds) {
-            parts.spawn(definitions::watch_definitions(self.client.clone(), changed));
+            let (client, changed) = (self.client.clone(), definitions.clone());
+            parts.spawn(definitions::watch_definitions(client, changed));
         }
         if let Some(watched) = self.kinds.iter().find(|watched| watched.api().built_in) {
-            let client = self.client.clone();
-            parts.spawn(restored::watch_version(client, watched, restored));
+            let (client, restored) = (self.client.clone(), restorations.clone());
+            let check = restored::watch_version(client, watched, seen.clone(), restored);
+            parts.spawn(check);
         }
         for watched in self.kinds {
             let watch = KindWatch::new(
@@ -76,14 +81,16 @@ impl KubeSource {
                 watched,
                 metrics.of(watched.kind),
                 messages.clone(),
-                definitions.clone(),
-                restorations.clone(),
+                seen.clone(),
+                definitions.subscribe(),
+                restorations.subscribe(),
             );
             parts.spawn(watch.run());
         }
-        drop(messages);
+        drop((messages, definitions, restorations));
         let kinds: BTreeSet<Kind> = self.kinds.iter().map(|watched| watched.kind).collect();
         tokio::select! {
+            biased;
             () = batching::run(kinds, received, batches) => {}
             Some(ended) = parts.join_next() => {
                 let error = ended.err().map(tracing::field::display);

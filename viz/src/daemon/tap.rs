@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use mesh_cluster::api_server::{self, Events};
-use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, listen};
+use mesh_cluster::daemon::{CertificateSource, Daemon, DaemonError, MountedFiles, connect, listen};
 use mesh_cluster::flags::Source;
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds;
-use mesh_cluster::webhook::ServingCertificate;
 use mesh_cluster::webhook::managed::{Registration, RegistrationKind};
 use mesh_core::annotation::{EXTENSION, VIZ};
 use mesh_objects::inventory::Inventory;
@@ -22,14 +20,10 @@ use crate::tap::{self, ApiServerReviewer, CONTROLLER, IgnoredHeaders, MAX_TAPS, 
 
 pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
-    let client = api_server::connect(&config.cluster, "mesh-viz tap", rights::tap())
-        .await
-        .map_err(DaemonError::Connect)?;
+    let client = connect(&config.cluster, "mesh-viz tap", rights::tap()).await?;
     let listener = listen(config.apiserver_addr, "the tap API").await?;
     daemon.serve_admin(config.metrics_addr).await?;
-    let (events, write_events) = Events::channel(client.clone(), CONTROLLER, &daemon.registry);
-    daemon.supervisor.spawn("events", write_events);
-    let serving = Arc::new(ServingCertificate::default());
+    let events = daemon.write_events(&client, CONTROLLER);
     let certificate = CertificateSource {
         mounted: config.tls_dir.map(MountedFiles::in_directory),
         namespace: config.viz_namespace,
@@ -42,7 +36,7 @@ pub(super) async fn run(config: Config) -> Result<(), DaemonError> {
             name: config.api_service,
         },
     };
-    certificate.spawn(&daemon, client.clone(), &events, serving.clone());
+    let serving = certificate.spawn(&daemon, client.clone(), &events);
     let (publish, front_proxy) = watch::channel(None);
     let ready = daemon
         .readiness

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use mesh_cluster::api_server;
-use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_cluster::daemon::{Daemon, connect, listen};
 use mesh_cluster::flags::Source;
 use mesh_cluster::source::kube::kinds;
 use mesh_objects::inventory::Inventory;
@@ -28,9 +27,7 @@ pub(super) async fn run(config: Config) -> Result<(), VizError> {
     let metrics = MetricsClient::new(&metrics_api).map_err(VizError::MetricsApi)?;
     let policies = PolicyClient::new(&config.policy()).map_err(VizError::PolicyController)?;
     let assets = Assets::new().map_err(VizError::Assets)?;
-    let client = api_server::connect(&config.cluster, "mesh-viz web", rights::web())
-        .await
-        .map_err(DaemonError::Connect)?;
+    let client = connect(&config.cluster, "mesh-viz web", rights::web()).await?;
     let listener = listen(config.addr, "the dashboard").await?;
     daemon.serve_admin(config.metrics_addr).await?;
     let queried = if config.scrape_proxies {

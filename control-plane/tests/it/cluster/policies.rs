@@ -92,7 +92,7 @@ async fn policies_follow_objects_and_apis_of_api_server() {
         workload: format!("{{\"ns\":\"{}\",\"pod\":\"web-1\"}}", cluster.namespace),
         port: 8080,
     };
-    let mut stream = client.watch_port(web).await.unwrap().into_inner();
+    let mut stream = client.watch_port(web.clone()).await.unwrap().into_inner();
     let mut policy = async || server_policy(next(&mut stream).await.unwrap()).unwrap();
     assert_eq!(policy().await.meta.name(), "all-unauthenticated");
 
@@ -147,7 +147,7 @@ async fn policies_follow_objects_and_apis_of_api_server() {
     })
     .await;
 
-    // The APIs are removed with their objects.
+    // The APIs are removed with their objects, which stay in effect.
     let names = cluster.created_definitions.lock().clone();
     for name in names {
         definitions(&cluster.client)
@@ -155,9 +155,12 @@ async fn policies_follow_objects_and_apis_of_api_server() {
             .await
             .unwrap();
     }
-    while policy().await.meta.name() != "all-unauthenticated" {}
     eventually("the removed API to be detected", async || {
         metric(&controller, served).await == Some(0.0)
     })
     .await;
+    assert!(metric(&controller, known).await >= Some(2.0));
+    let mut stream = client.watch_port(web).await.unwrap().into_inner();
+    let kept = server_policy(next(&mut stream).await.unwrap()).unwrap();
+    assert_eq!(kept.meta.name(), "web-http");
 }

@@ -1,35 +1,10 @@
-//! The content of a Lease, and when a candidate may claim it. Without I/O.
+//! Reads the content of a Lease. Without I/O.
 
 use std::time::Duration;
 
 use mesh_k8s::kinds::Lease;
-use tokio::time::Instant;
 
-/// The fields of a Lease that decide.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) version: Option<String>,
-    /// `None` if it is released.
-    pub(super) holder: Option<String>,
-    pub(super) transitions: i32,
-    /// How long the holder remains the holder after a renewal.
-    hold_duration: Duration,
-}
-
-/// A Lease, and since when it is known to be as it is.
-#[derive(Clone, Debug)]
-pub(super) struct Observation {
-    pub(super) record: Record,
-    since: Instant,
-}
-
-/// The next step of a candidate or holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Claim,
-    /// The Lease is held for this time unless it is renewed.
-    Wait(Duration),
-}
+use super::rules::Record;
 
 /// A holder of this implementation declares a shorter time than the duration of the Lease by this
 /// annotation. It contains the holder's name, because Linkerd's controllers do not remove it when
@@ -72,34 +47,13 @@ impl Record {
     }
 }
 
-impl Observation {
-    /// Returns the observation of a record at a time. An earlier observation of the same record
-    /// continues.
-    pub(super) fn update(before: Option<Self>, record: Record, now: Instant) -> Self {
-        match before {
-            Some(before) if before.record == record => before,
-            _ => Self { record, since: now },
-        }
-    }
-
-    pub(super) fn next(&self, claimant: &str, now: Instant) -> Step {
-        let free = match &self.record.holder {
-            None => return Step::Claim,
-            Some(holder) if holder == claimant => return Step::Claim,
-            Some(_) => self.since + self.record.hold_duration,
-        };
-        match free.saturating_duration_since(now) {
-            Duration::ZERO => Step::Claim,
-            remaining => Step::Wait(remaining),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio::time::Instant;
 
     use super::*;
+    use crate::api_server::lease::rules::{Observation, Step};
 
     fn record(spec: Value, annotation: &str) -> Record {
         let lease = json!({
@@ -148,25 +102,5 @@ mod tests {
         ] {
             assert_eq!(wait(record(spec, annotation)), expect, "{annotation}");
         }
-    }
-
-    #[test]
-    fn time_counts_from_the_last_seen_change() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let held = |renewed: &str| {
-            let mut record = record(json!({ "holderIdentity": "a" }), "a 10");
-            record.version = Some(renewed.to_owned());
-            record
-        };
-        let first = Observation::update(None, held("1"), at(0));
-        let same = Observation::update(Some(first), held("1"), at(6));
-        assert_eq!(same.next("b", at(6)), Step::Wait(Duration::from_secs(4)));
-        let renewed = Observation::update(Some(same), held("2"), at(9));
-        assert_eq!(
-            renewed.next("b", at(10)),
-            Step::Wait(Duration::from_secs(9))
-        );
-        assert_eq!(renewed.next("b", at(19)), Step::Claim);
     }
 }

@@ -42,7 +42,16 @@ pub(super) async fn run(
     loop {
         // Both channels are awaited concurrently, so that messages are merged while the channel of
         // batches is full.
+        // The batch first: messages may always be ready.
         tokio::select! {
+            biased;
+            permit = settled(since, &batches), if since.is_some() => {
+                let (Ok(permit), Some(at)) = (permit, since.take()) else {
+                    return;
+                };
+                let batch = pending.take_batch();
+                permit.send(Received { batch, at });
+            }
             message = messages.recv() => {
                 let Some(message) = message else {
                     return;
@@ -51,13 +60,6 @@ pub(super) async fn run(
                 if pending.is_due() {
                     since.get_or_insert_with(Instant::now);
                 }
-            }
-            permit = settled(since, &batches), if since.is_some() => {
-                let (Ok(permit), Some(at)) = (permit, since.take()) else {
-                    return;
-                };
-                let batch = pending.take_batch();
-                permit.send(Received { batch, at });
             }
         }
     }

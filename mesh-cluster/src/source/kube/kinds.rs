@@ -5,6 +5,8 @@ use mesh_core::annotation::CONTROL_PLANE_NS;
 use mesh_core::rights::{self, Right};
 use mesh_objects::model::{Kind, ListedKind, ReportedKind};
 
+use crate::api_server::WATCH_SECONDS;
+
 /// A kind that a controller watches.
 #[derive(Debug)]
 pub struct WatchedKind {
@@ -261,11 +263,6 @@ impl WatchedKind {
         config
     }
 }
-
-/// The duration of a watch request. A connection that was lost without a reset (a load balancer
-/// dropped it, or the server's host failed) is detected after this time, at the cost of a dozen
-/// small requests per minute.
-const WATCH_SECONDS: u32 = 60;
 
 impl Api {
     pub(super) fn resource(&self, kind: Kind, version: &str) -> ApiResource {

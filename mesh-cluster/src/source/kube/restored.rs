@@ -3,19 +3,21 @@
 //!
 //! A watch resumes at the last resource version that it has seen. An API server with an older state
 //! accepts that, and sends no event until its own version is higher. Changes until then would be
-//! missed without an error. So the current version is polled, and if it has decreased, all kinds
-//! are listed anew. Versions of one API server are decimal numbers that only increase
+//! missed without an error. So the current version is polled, and if it is lower than before, or
+//! than one that a watch has seen, all kinds are listed anew. Versions of one API server are
+//! decimal numbers that only increase
 //! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
 
 use std::time::Duration;
 
 use kube::api::ListParams;
-use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::{Api, Client};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::kinds::WatchedKind;
+use super::notices;
+use super::seen::{self, Seen, SeenVersions};
 use crate::api_server::{Backoff, explain};
 
 /// How long a restored state may stay unnoticed while the API server is reachable. After an outage,
@@ -23,29 +25,31 @@ use crate::api_server::{Backoff, explain};
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Notifies `restored` each time that the state of the API server is older than before. `watched`
-/// is listed, one object at most, to learn its version.
+/// is listed, one object at most, to learn its version. `seen` has the versions of the watches,
+/// which may be higher than the last one here.
 pub(super) async fn watch_version(
     client: Client,
     watched: &'static WatchedKind,
-    restored: watch::Sender<()>,
+    seen: SeenVersions,
+    restored: notices::Sender,
 ) {
     let api = watched.api();
     let resource = api.resource(watched.kind, api.versions[0]);
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
     let mut backoff = Backoff::for_api_server();
     let mut last = None;
     loop {
-        // Without a resource version in the request, the response has the most recent one.
-        match api.list_metadata(&ListParams::default().limit(1)).await {
-            Ok(list) => {
+        // Read before the request, so that the response is at least as recent.
+        let highest = seen.highest();
+        match is_older(&client, &resource, highest, &mut last).await {
+            Ok(is_older) => {
                 backoff.reset();
-                let version = list.metadata.resource_version.as_deref();
-                if has_decreased(&mut last, version) {
+                if is_older {
                     tracing::error!(
-                        version,
+                        version = last,
                         "The state of the API server is older than before, as after a restored backup; listing all objects anew"
                     );
-                    restored.send_replace(());
+                    seen.clear();
+                    restored.notify();
                 }
                 sleep(CHECK_INTERVAL).await;
             }
@@ -58,10 +62,38 @@ pub(super) async fn watch_version(
     }
 }
 
+/// Returns whether the state is older than at the `last` check, or than the `highest` version that
+/// a watch has seen.
+async fn is_older(
+    client: &Client,
+    resource: &ApiResource,
+    highest: Option<Seen>,
+    last: &mut Option<u64>,
+) -> Result<bool, kube::Error> {
+    let now = version(client, resource).await?;
+    if has_decreased(last, now) {
+        return Ok(true);
+    }
+    let higher = now.zip(highest).filter(|(now, seen)| *now < seen.version);
+    let Some((_now, seen)) = higher else {
+        return Ok(false);
+    };
+    // An API server may have another etcd for this kind, with higher versions.
+    let own = version(client, &seen.resource).await?;
+    Ok(own.is_some_and(|own| own < seen.version))
+}
+
+/// Returns the most recent version of a resource; `None` if it is not a number.
+async fn version(client: &Client, resource: &ApiResource) -> Result<Option<u64>, kube::Error> {
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), resource);
+    // Without a resource version in the request, the response has the most recent one.
+    let list = api.list_metadata(&ListParams::default().limit(1)).await?;
+    Ok(seen::number(list.metadata.resource_version.as_deref()))
+}
+
 /// Replaces `last` by `version`, and returns whether that is lower. A version that is not a number
 /// is not compared.
-fn has_decreased(last: &mut Option<u64>, version: Option<&str>) -> bool {
-    let version = version.and_then(|version| version.parse().ok());
+fn has_decreased(last: &mut Option<u64>, version: Option<u64>) -> bool {
     let before = std::mem::replace(last, version);
     before
         .zip(version)
@@ -190,17 +222,36 @@ mod tests {
         );
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn state_older_than_an_event_is_noticed_although_it_is_newer_than_the_last_check() {
+        let api = RestoredApi::new(1000, &["web"]);
+        let resource = ApiResource::erase::<mesh_k8s::kinds::Service>(&());
+        let seen = SeenVersions::default();
+        let meta = |version: &str| mesh_k8s::kinds::ObjectMeta {
+            resource_version: Some(version.to_owned()),
+            ..Default::default()
+        };
+        let mut last = Some(500);
+        let mut check =
+            async || is_older(&api.client(), &resource, seen.highest(), &mut last).await;
+        seen.record(Kind::Service, &resource, &meta("1000"));
+        assert!(!check().await.unwrap());
+        seen.record(Kind::Service, &resource, &meta("1200"));
+        seen.record(Kind::Service, &resource, &meta("1100"));
+        assert!(check().await.unwrap());
+        seen.clear();
+        assert!(!check().await.unwrap());
+    }
+
     #[test]
     fn only_a_lower_number_is_an_older_state() {
         let mut last = None;
         let mut next = |version| has_decreased(&mut last, version);
-        assert!(!next(Some("1000")));
-        assert!(!next(Some("1000")));
-        assert!(next(Some("999")));
-        assert!(!next(Some("1000")));
+        assert!(!next(Some(1000)));
+        assert!(!next(Some(1000)));
+        assert!(next(Some(999)));
+        assert!(!next(Some(1000)));
         assert!(!next(None));
-        assert!(!next(Some("1")));
-        assert!(!next(Some("not a number")));
-        assert!(!next(Some("1")));
+        assert!(!next(Some(1)));
     }
 }

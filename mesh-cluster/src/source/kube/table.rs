@@ -80,9 +80,28 @@ impl Table {
         report(self.invalid.get(&name), key, problem, kept)
     }
 
-    /// Completes the list and returns the changes.
-    pub(super) fn finish(&mut self) -> Vec<Change> {
-        let Listing { objects, invalid } = self.listing.take().unwrap_or_default();
+    /// Returns whether the list, which is complete, lacks objects.
+    pub(super) fn lacks_objects(&self) -> bool {
+        let listed = |name| {
+            let listing = self.listing.as_ref();
+            listing.is_some_and(|listing| listing.objects.contains_key(name))
+        };
+        !self.objects.keys().all(listed)
+    }
+
+    /// Completes the list and returns the changes. `keep` keeps objects that it lacks.
+    pub(super) fn finish(&mut self, keep: bool) -> Vec<Change> {
+        let Listing {
+            mut objects,
+            invalid,
+        } = self.listing.take().unwrap_or_default();
+        if keep {
+            for (name, object) in &self.objects {
+                objects
+                    .entry(name.clone())
+                    .or_insert_with(|| object.clone());
+            }
+        }
         let before = std::mem::replace(&mut self.objects, objects);
         self.invalid = invalid;
         let gone = before

@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta, TypeMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use mesh_objects::model::Kind;
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::kinds::WatchedKind;
 use super::metrics::KindMetrics;
+use super::notices::Notices;
 use super::received::{RawObject, Received};
-use super::served;
+use super::seen::SeenVersions;
 use super::table::{InvalidObject, Table};
+use super::{definitions, served};
 use crate::api_server::{Backoff, explain, requires_new_watch, watch_error};
 use crate::source::Change;
 
@@ -36,10 +39,11 @@ pub(super) struct KindWatch {
     reported: Option<Table>,
     metrics: KindMetrics,
     messages: mpsc::Sender<WatchMessage>,
+    seen: SeenVersions,
     /// Notifies of changes of APIs.
-    definitions: latest::Receiver<()>,
+    definitions: Notices,
     /// Notifies when the API server's state is older than before.
-    restorations: latest::Receiver<()>,
+    restorations: Notices,
     backoff: Backoff,
     /// The last request failed, and this was logged.
     is_failing: bool,
@@ -60,14 +64,21 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// recovered: connecting takes at most [5 s](crate::api_server).
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How long a request for the definition of a kind may take.
+const DEFINITION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most deletions that wait for the answer to one request.
+const MAX_DELETIONS: usize = 1024;
+
 impl KindWatch {
     pub(super) fn new(
         client: Client,
         watched: &'static WatchedKind,
         metrics: KindMetrics,
         messages: mpsc::Sender<WatchMessage>,
-        definitions: latest::Receiver<()>,
-        restorations: latest::Receiver<()>,
+        seen: SeenVersions,
+        definitions: Notices,
+        restorations: Notices,
     ) -> Self {
         Self {
             client,
@@ -78,6 +89,7 @@ impl KindWatch {
                 .map(|kind| Table::new(Kind::Reported(kind))),
             metrics,
             messages,
+            seen,
             definitions,
             restorations,
             backoff: Backoff::for_api_server(),
@@ -126,7 +138,8 @@ impl KindWatch {
     /// that the first batch does not wait for it.
     ///
     /// Objects that were listed stay in effect until the API is served again: to lose them would
-    /// allow what they deny. The watch reports objects that are deleted with their definition.
+    /// allow what they deny. The watch reports their deletion with their definition before, which
+    /// has no effect either.
     async fn report_not_served(&mut self) -> Result<(), ReceiverClosed> {
         self.metrics.served.set(0);
         self.metrics.synced.set(0);
@@ -155,7 +168,7 @@ impl KindWatch {
 
     /// Waits for a changed definition or the interval, and returns the next interval.
     async fn wait_for_definition(&mut self, interval: Duration) -> Duration {
-        match tokio::time::timeout(interval, self.definitions.changed()).await {
+        match timeout(interval, self.definitions.next()).await {
             Ok(Ok(())) => RETRY_INTERVAL,
             // The watch of definitions has exited.
             Ok(Err(_closed)) => {
@@ -173,14 +186,22 @@ impl KindWatch {
             api_version: resource.api_version.clone(),
             kind: resource.kind.clone(),
         };
+        // An event that arrived after deletions.
+        let mut following = None;
         loop {
-            let event = tokio::select! {
-                Ok(()) = self.restorations.changed() => return Ok(()),
-                event = tokio::time::timeout(IDLE_INTERVAL, events.next()) => event,
-            };
-            let Ok(event) = event else {
-                self.record_success();
-                continue;
+            let event = if let Some(event) = following.take() {
+                event
+            } else {
+                let event = tokio::select! {
+                    biased;
+                    Ok(()) = self.restorations.next() => return Ok(()),
+                    event = timeout(IDLE_INTERVAL, events.next()) => event,
+                };
+                let Ok(event) = event else {
+                    self.record_success();
+                    continue;
+                };
+                event
             };
             let event = match event {
                 None => return Ok(()),
@@ -194,6 +215,11 @@ impl KindWatch {
                     continue;
                 }
             };
+            if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event
+            {
+                let kind = self.watched.kind;
+                self.seen.record(kind, resource, &object.metadata);
+            }
             match event {
                 Event::Init => {
                     if self.has_listed {
@@ -212,7 +238,10 @@ impl KindWatch {
                     self.log_invalid(listed.err());
                 }
                 Event::InitDone => {
-                    let changes = self.tables().flat_map(Table::finish).collect();
+                    let lacks = self.tables().any(|table| table.lacks_objects());
+                    let keep = lacks && !self.is_defined().await;
+                    let tables = self.tables();
+                    let changes = tables.flat_map(|table| table.finish(keep)).collect();
                     self.report(changes, true).await?;
                     self.metrics.synced.set(1);
                 }
@@ -229,13 +258,70 @@ impl KindWatch {
                     self.report(changes, false).await?;
                 }
                 Event::Delete(object) => {
-                    let tables = self.tables();
-                    let changes = tables.filter_map(|table| table.delete(&object.metadata));
-                    let changes = changes.collect();
-                    self.report(changes, false).await?;
+                    let mut deleted = vec![object.metadata];
+                    // Deletions that have arrived share a request for the definition.
+                    while let Some(event) = events.next().now_or_never() {
+                        match event {
+                            Some(Ok(Event::Delete(object))) => deleted.push(object.metadata),
+                            other => {
+                                following = Some(other);
+                                break;
+                            }
+                        }
+                        if deleted.len() >= MAX_DELETIONS {
+                            break;
+                        }
+                    }
+                    if self.is_defined().await {
+                        let tables = self.tables();
+                        let changes = tables.flat_map(|table| {
+                            let deleted = deleted.iter();
+                            deleted.filter_map(move |metadata| table.delete(metadata))
+                        });
+                        let changes = changes.collect();
+                        self.report(changes, false).await?;
+                    }
                 }
             }
             self.record_success();
+        }
+    }
+
+    /// Returns whether the kind has a definition that is not being deleted, so that the deletion of
+    /// its objects takes effect. Waits until the API server says so.
+    async fn is_defined(&mut self) -> bool {
+        if self.watched.api().built_in {
+            return true;
+        }
+        loop {
+            let asked = definitions::is_defined(&self.client, self.watched);
+            let problem = match timeout(DEFINITION_TIMEOUT, asked).await {
+                Ok(Ok(true)) => return true,
+                Ok(Ok(false)) => {
+                    let (api, objects) = (self.name(), self.table.len());
+                    tracing::warn!(
+                        api,
+                        objects,
+                        "The definition of an API is being deleted; its known objects stay in effect until it is served again or this process ends"
+                    );
+                    return false;
+                }
+                Ok(Err(error)) if is_forbidden(&error) => {
+                    let (api, error) = (self.name(), explain(&error));
+                    tracing::warn!(
+                        api,
+                        error,
+                        "Objects were deleted, and it is unknown whether with their definition; they have no effect any longer"
+                    );
+                    return true;
+                }
+                Ok(Err(error)) => explain(&error),
+                Err(_elapsed) => format!(
+                    "no response about its definition within {} s",
+                    DEFINITION_TIMEOUT.as_secs()
+                ),
+            };
+            self.record_failure(&problem).await;
         }
     }
 
@@ -356,6 +442,12 @@ fn map_event<K>(event: Event<K>, received: impl Fn(K) -> Received) -> Event<Rece
         Event::Apply(object) => Event::Apply(received(object)),
         Event::Delete(object) => Event::Delete(received(object)),
     }
+}
+
+/// Returns whether the controller may not read definitions.
+fn is_forbidden(error: &kube::Error) -> bool {
+    const FORBIDDEN: u16 = 403;
+    matches!(error, kube::Error::Api(status) if status.code == FORBIDDEN)
 }
 
 /// Returns whether the path is no longer served.

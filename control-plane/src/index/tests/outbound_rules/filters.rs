@@ -196,6 +196,15 @@ fn faults_of_rules_and_backends_abort_requests() {
     assert!(text.contains(failure), "{text}");
 }
 
+#[test]
+fn filters_inject_the_faults_that_they_name() {
+    let other = FAULT.replace("name: it", "name: another");
+    let rules = format!("[{{filters: [{FAULT}, {other}]}}]");
+    let faults = "abort=503', fault.linkerd.io/another: 'abort=429, percent=10";
+    let failures = "failure=(message=fault it ratio=1/1 status=503), failure=(message=fault another ratio=100000/1000000 status=429)";
+    assert_text(&faulty("HTTPRoute", faults, &rules), &filtering(failures));
+}
+
 /// A proxy that does not know the extension forwards requests without the delay.
 #[test]
 fn faults_of_rules_and_backends_delay_requests_by_the_extension() {

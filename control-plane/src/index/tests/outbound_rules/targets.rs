@@ -16,7 +16,7 @@ fn fallback(addr: &str) -> String {
         "default/egress-fallback detectTimeout=10s protocol=detect
          tcpRoute default/egress-fallback {to}
          httpRoutes default/egress-fallback
-         rule {to} matches=[/*]"
+         rule {to} matches=[*]"
     )
 }
 

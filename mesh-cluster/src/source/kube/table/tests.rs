@@ -37,7 +37,7 @@ fn listed(table: &mut Table, objects: Vec<Received>) -> (Vec<String>, Vec<Invali
         .into_iter()
         .filter_map(|object| table.list(object).err())
         .collect();
-    (summary(table.finish()), invalid)
+    (summary(table.finish(false)), invalid)
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::Full;
@@ -12,6 +14,7 @@ use mesh_runtime::metrics::Registry;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::*;
 use crate::source;
@@ -34,6 +37,25 @@ struct PartialApi {
     served: Arc<Mutex<BTreeSet<&'static str>>>,
     /// Ends the watches, as an API server does when it stops serving a kind.
     changed: Arc<Notify>,
+    /// What the watch of Servers sends before it ends.
+    events: Arc<Mutex<Vec<String>>>,
+    /// The Server, until it is deleted.
+    deleted: Arc<AtomicBool>,
+    definition: Arc<Mutex<Definition>>,
+    /// The requests for the definition of Servers.
+    asked: Arc<AtomicUsize>,
+}
+
+/// The state of the definition of Servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Definition {
+    #[default]
+    Established,
+    Deleted,
+    Gone,
+    Forbidden,
+    /// The API server fails.
+    Unknown,
 }
 
 impl PartialApi {
@@ -46,6 +68,35 @@ impl PartialApi {
     fn serve_kinds(&self, plurals: impl IntoIterator<Item = &'static str>) {
         *self.served.lock() = plurals.into_iter().collect();
         self.changed.notify_waiters();
+    }
+
+    /// Deletes the Server, and sends `events` on its watch.
+    fn delete_server(&self, definition: Definition, events: Vec<String>) {
+        *self.definition.lock() = definition;
+        self.deleted.store(true, Ordering::Relaxed);
+        *self.events.lock() = events;
+        self.changed.notify_waiters();
+    }
+
+    /// The definition of Servers, when it is asked for by name.
+    fn definition(&self) -> Response<Full<Bytes>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut definition = json!({
+            "apiVersion": "meta.k8s.io/v1",
+            "kind": "PartialObjectMetadata",
+            "metadata": { "name": format!("servers.{GROUP}"), "resourceVersion": "1" },
+        });
+        let items = match *self.definition.lock() {
+            Definition::Established => vec![definition],
+            Definition::Deleted => {
+                definition["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                vec![definition]
+            }
+            Definition::Gone => Vec::new(),
+            Definition::Forbidden => return failed(StatusCode::FORBIDDEN),
+            Definition::Unknown => return failed(StatusCode::INTERNAL_SERVER_ERROR),
+        };
+        Response::new(Full::new(list(items).to_string().into()))
     }
 
     /// Starts the source of the policy controller, and returns its batches.
@@ -93,11 +144,26 @@ impl PartialApi {
                 })
             }
             ["", "apis", GROUP, _, plural] if !served.contains(plural) => return not_found(),
-            _ if query.contains("watch=") => {
-                self.changed.notified().await;
-                return Response::new(Full::default());
+            [.., "customresourcedefinitions"] if query.contains("servers.policy") => {
+                return self.definition();
             }
-            ["", "apis", GROUP, _, "servers"] => list(vec![server()]),
+            _ if query.contains("watch=") => {
+                let is_of_servers = path.ends_with("/servers");
+                // They may be there before the watch.
+                if !is_of_servers || self.events.lock().is_empty() {
+                    self.changed.notified().await;
+                }
+                let mut events = String::new();
+                if is_of_servers {
+                    for event in std::mem::take(&mut *self.events.lock()) {
+                        writeln!(events, "{event}").unwrap();
+                    }
+                }
+                return Response::new(Full::new(events.into()));
+            }
+            ["", "apis", GROUP, _, "servers"] if !self.deleted.load(Ordering::Relaxed) => {
+                list(vec![server()])
+            }
             _ => list(Vec::new()),
         };
         Response::new(Full::new(body.to_string().into()))
@@ -126,6 +192,36 @@ fn server() -> Value {
     })
 }
 
+/// With its type before the object, like all events of API servers.
+fn event(kind: &str, object: &Value) -> String {
+    format!(r#"{{"type":"{kind}","object":{object}}}"#)
+}
+
+fn deletion(name: &str) -> String {
+    let mut object = server();
+    object["metadata"]["name"] = name.into();
+    event("DELETED", &object)
+}
+
+/// The event that makes a watch list everything anew.
+fn expired() -> String {
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure",
+        "code": 410, "reason": "Expired", "message": "too old resource version",
+    });
+    event("ERROR", &status)
+}
+
+fn failed(code: StatusCode) -> Response<Full<Bytes>> {
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure",
+        "code": code.as_u16(), "reason": "Failure", "message": "no",
+    });
+    let mut response = Response::new(Full::new(status.to_string().into()));
+    *response.status_mut() = code;
+    response
+}
+
 fn not_found() -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new("404 page not found".into()));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -134,7 +230,7 @@ fn not_found() -> Response<Full<Bytes>> {
 
 /// Returns the changes of the next batch, `None` if there is none for ten minutes.
 async fn next(batches: &mut mpsc::Receiver<source::Received>) -> Option<Vec<String>> {
-    let received = tokio::time::timeout(Duration::from_secs(600), batches.recv());
+    let received = timeout(Duration::from_secs(600), batches.recv());
     let received = received.await.ok()?.expect("the source runs");
     let names = received.batch.into_iter().flat_map(|change| match change {
         Change::Replace(objects) => objects.iter().map(|it| it.key().to_string()).collect(),
@@ -178,4 +274,65 @@ async fn objects_of_a_kind_that_disappears_are_kept_until_it_is_served_again() {
 
     api.serve_kinds(all);
     assert_eq!(next(&mut batches).await, None, "the same objects");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_with_the_definition_have_no_effect() {
+    let all = REQUIRED.map(|(plural, _)| plural);
+    // As events, and as objects that a new list lacks.
+    for events in [vec![deletion("web")], vec![expired()]] {
+        for definition in [Definition::Deleted, Definition::Gone] {
+            let api = PartialApi::serving(all);
+            let mut batches = api.start(&Registry::default());
+            assert!(next(&mut batches).await.is_some());
+            api.delete_server(definition, events.clone());
+            assert_eq!(next(&mut batches).await, None, "{definition:?} {events:?}");
+            assert!(api.events.lock().is_empty() && api.asked.load(Ordering::Relaxed) > 0);
+            // Every later list lacks it.
+            api.delete_server(Definition::Gone, vec![expired()]);
+            assert_eq!(next(&mut batches).await, None, "{definition:?} {events:?}");
+            api.serve_kinds([]);
+            assert_eq!(next(&mut batches).await, None, "{definition:?} {events:?}");
+            // A new definition, and no Server.
+            *api.definition.lock() = Definition::Established;
+            api.serve_kinds(all);
+            let deleted = next(&mut batches).await;
+            assert_eq!(deleted, Some(vec!["-Server shop/web".to_owned()]));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_deletions_take_effect_at_once_with_one_request() {
+    let all = REQUIRED.map(|(plural, _)| plural);
+    // Without permission to read definitions too.
+    for definition in [Definition::Established, Definition::Forbidden] {
+        let api = PartialApi::serving(all);
+        let mut batches = api.start(&Registry::default());
+        assert!(next(&mut batches).await.is_some());
+        let begin = Instant::now();
+        let mut events: Vec<_> = (0..100).map(|i| deletion(&format!("other-{i}"))).collect();
+        events.push(deletion("web"));
+        api.delete_server(definition, events);
+        let deleted = next(&mut batches).await;
+        assert_eq!(deleted, Some(vec!["-Server shop/web".to_owned()]));
+        assert!(
+            begin.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            begin.elapsed()
+        );
+        assert_eq!(api.asked.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_waits_until_the_state_of_the_definition_is_known() {
+    let api = PartialApi::serving(REQUIRED.map(|(plural, _)| plural));
+    let mut batches = api.start(&Registry::default());
+    assert!(next(&mut batches).await.is_some());
+    api.delete_server(Definition::Unknown, vec![deletion("web")]);
+    assert_eq!(next(&mut batches).await, None);
+    *api.definition.lock() = Definition::Established;
+    let deleted = next(&mut batches).await;
+    assert_eq!(deleted, Some(vec!["-Server shop/web".to_owned()]));
 }
