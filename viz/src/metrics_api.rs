@@ -442,6 +442,21 @@ impl Failure {
     }
 }
 
+/// Returns the response with the result of a method, or with its error.
+macro_rules! response {
+    ($module:ident, $response:ident, $result:expr, $resource:expr) => {
+        async {
+            let response = match $result.await {
+                Ok(ok) => $module::Response::Ok(ok),
+                Err(error) => $module::Response::Error(error.into_error($resource)?),
+            };
+            Ok($response {
+                response: Some(response),
+            })
+        }
+    };
+}
+
 #[async_trait]
 impl Api for MetricsApiService {
     async fn stat_summary(
@@ -449,17 +464,13 @@ impl Api for MetricsApiService {
         request: Request<StatSummaryRequest>,
     ) -> Result<Response<StatSummaryResponse>, Status> {
         let request = request.into_inner();
-        let call = async {
-            let response = match self.stat_summary(&request).await {
-                Ok(ok) => stat_summary_response::Response::Ok(ok),
-                Err(error) => {
-                    let resource = selected(request.selector.as_ref());
-                    stat_summary_response::Response::Error(error.into_error(resource)?)
-                }
-            };
-            let response = Some(response);
-            Ok(StatSummaryResponse { response })
-        };
+        let resource = selected(request.selector.as_ref());
+        let call = response!(
+            stat_summary_response,
+            StatSummaryResponse,
+            self.stat_summary(&request),
+            resource
+        );
         self.respond(&self.methods.stat_summary, call).await
     }
 
@@ -468,17 +479,13 @@ impl Api for MetricsApiService {
         request: Request<EdgesRequest>,
     ) -> Result<Response<EdgesResponse>, Status> {
         let request = request.into_inner();
-        let call = async {
-            let response = match self.edges(&request).await {
-                Ok(ok) => edges_response::Response::Ok(ok),
-                Err(error) => {
-                    let resource = selected(request.selector.as_ref());
-                    edges_response::Response::Error(error.into_error(resource)?)
-                }
-            };
-            let response = Some(response);
-            Ok(EdgesResponse { response })
-        };
+        let resource = selected(request.selector.as_ref());
+        let call = response!(
+            edges_response,
+            EdgesResponse,
+            self.edges(&request),
+            resource
+        );
         self.respond(&self.methods.edges, call).await
     }
 
@@ -487,17 +494,13 @@ impl Api for MetricsApiService {
         request: Request<TopRoutesRequest>,
     ) -> Result<Response<TopRoutesResponse>, Status> {
         let request = request.into_inner();
-        let call = async {
-            let response = match self.top_routes(&request).await {
-                Ok(ok) => top_routes_response::Response::Ok(ok),
-                Err(error) => {
-                    let resource = selected(request.selector.as_ref());
-                    top_routes_response::Response::Error(error.into_error(resource)?)
-                }
-            };
-            let response = Some(response);
-            Ok(TopRoutesResponse { response })
-        };
+        let resource = selected(request.selector.as_ref());
+        let call = response!(
+            top_routes_response,
+            TopRoutesResponse,
+            self.top_routes(&request),
+            resource
+        );
         self.respond(&self.methods.top_routes, call).await
     }
 
@@ -506,17 +509,13 @@ impl Api for MetricsApiService {
         request: Request<AuthzRequest>,
     ) -> Result<Response<AuthzResponse>, Status> {
         let request = request.into_inner();
-        let call = async {
-            let response = match self.authz(&request).await {
-                Ok(ok) => authz_response::Response::Ok(ok),
-                Err(error) => {
-                    let resource = request.resource.as_ref();
-                    authz_response::Response::Error(error.into_error(resource)?)
-                }
-            };
-            let response = Some(response);
-            Ok(AuthzResponse { response })
-        };
+        let resource = request.resource.as_ref();
+        let call = response!(
+            authz_response,
+            AuthzResponse,
+            self.authz(&request),
+            resource
+        );
         self.respond(&self.methods.authz, call).await
     }
 

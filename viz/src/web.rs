@@ -22,10 +22,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_core::rights::{self, Right};
 use mesh_runtime::drain;
+use mesh_runtime::open_connections::Activity;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use mesh_cluster::webhook;
+use mesh_cluster::webhook::{self, HeldBody};
 
 mod api;
 mod ask;
@@ -69,9 +70,6 @@ const MAX_CONNECTIONS: usize = 1_024;
 /// The time for the header section of a request, also of the next one on a connection.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The header section of a request, which has up to 16 questions in its URL.
-const MAX_HEADERS: usize = 64 << 10;
-
 /// How long a peer may not acknowledge data: a browser that has gone without closing its
 /// connections, or does not read.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
@@ -106,10 +104,20 @@ pub(crate) fn rights() -> impl Iterator<Item = Right> {
 
 /// Serves until shutdown starts; open requests are completed and streams end.
 pub(crate) async fn serve(listener: TcpListener, dashboard: Arc<Dashboard>, drain: drain::Watch) {
-    let accept = webhook::accept(listener, MAX_CONNECTIONS, SERVER, |stream, peer| {
-        let connection = serve_connection(stream, peer, dashboard.clone(), drain.clone());
-        Some(connection)
-    });
+    let accept = webhook::accept(
+        listener,
+        MAX_CONNECTIONS,
+        SERVER,
+        |stream, peer, activity| {
+            Some(serve_connection(
+                stream,
+                peer,
+                activity,
+                dashboard.clone(),
+                drain.clone(),
+            ))
+        },
+    );
     tokio::select! {
         () = accept => {}
         () = drain.draining() => {}
@@ -119,6 +127,7 @@ pub(crate) async fn serve(listener: TcpListener, dashboard: Arc<Dashboard>, drai
 async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
+    activity: Activity,
     dashboard: Arc<Dashboard>,
     drain: drain::Watch,
 ) {
@@ -127,12 +136,16 @@ async fn serve_connection(
     }
     let service = service_fn(move |request: Request<Incoming>| {
         let dashboard = dashboard.clone();
-        async move { Ok::<_, Infallible>(dashboard.respond(request).await) }
+        let active = activity.request();
+        async move {
+            let response = dashboard.respond(request).await;
+            Ok::<_, Infallible>(response.map(|body| HeldBody::new(body, active)))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_TIMEOUT)
-        .max_buf_size(MAX_HEADERS)
+        .max_buf_size(webhook::MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);

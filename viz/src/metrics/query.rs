@@ -41,26 +41,29 @@ pub enum Quantile {
     P99,
 }
 
-/// The metrics that queries are about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    Responses,
-    ResponseLatency,
-    OpenConnections,
-    ReadBytes,
-    WriteBytes,
-    Allowed,
-    Denied,
-    RouteResponses,
-    ActualRouteResponses,
-    RouteLatency,
-    GatewayAlive,
-    GatewayLatency,
-    ProcessStart,
-    /// In seconds since 1970.
-    CertificateExpiry,
-    /// Its labels have the tier, and the reason for it. A node agent exports it, no proxy.
-    RedirectionTier,
+mesh_core::names! {
+    /// The metrics that queries are about, with the name of their series. The series of a histogram
+    /// are its buckets.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Family, ALL {
+        Responses = "response_total",
+        ResponseLatency = "response_latency_ms_bucket",
+        OpenConnections = "tcp_open_connections",
+        ReadBytes = "tcp_read_bytes_total",
+        WriteBytes = "tcp_write_bytes_total",
+        Allowed = "inbound_http_authz_allow_total",
+        Denied = "inbound_http_authz_deny_total",
+        RouteResponses = "route_response_total",
+        ActualRouteResponses = "route_actual_response_total",
+        RouteLatency = "route_response_latency_ms_bucket",
+        GatewayAlive = "gateway_alive",
+        GatewayLatency = "gateway_probe_latency_ms_bucket",
+        ProcessStart = "process_start_time_seconds",
+        /// In seconds since 1970.
+        CertificateExpiry = "control_identity_cert_expiration_timestamp_seconds",
+        /// Its labels have the tier, and the reason for it. A node agent exports it, no proxy.
+        RedirectionTier = "mesh_agent_tier_info",
+    }
 }
 
 /// The matchers of a selector, by label; a later one replaces an earlier one of the same label.
@@ -109,47 +112,6 @@ impl Quantile {
             Self::P50 => 0.5,
             Self::P95 => 0.95,
             Self::P99 => 0.99,
-        }
-    }
-}
-
-impl Family {
-    pub(super) const ALL: [Self; 15] = [
-        Self::Responses,
-        Self::ResponseLatency,
-        Self::OpenConnections,
-        Self::ReadBytes,
-        Self::WriteBytes,
-        Self::Allowed,
-        Self::Denied,
-        Self::RouteResponses,
-        Self::ActualRouteResponses,
-        Self::RouteLatency,
-        Self::GatewayAlive,
-        Self::GatewayLatency,
-        Self::ProcessStart,
-        Self::CertificateExpiry,
-        Self::RedirectionTier,
-    ];
-
-    /// Returns the name of the series; for a histogram, the name of its buckets.
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Responses => "response_total",
-            Self::ResponseLatency => "response_latency_ms_bucket",
-            Self::OpenConnections => "tcp_open_connections",
-            Self::ReadBytes => "tcp_read_bytes_total",
-            Self::WriteBytes => "tcp_write_bytes_total",
-            Self::Allowed => "inbound_http_authz_allow_total",
-            Self::Denied => "inbound_http_authz_deny_total",
-            Self::RouteResponses => "route_response_total",
-            Self::ActualRouteResponses => "route_actual_response_total",
-            Self::RouteLatency => "route_response_latency_ms_bucket",
-            Self::GatewayAlive => "gateway_alive",
-            Self::GatewayLatency => "gateway_probe_latency_ms_bucket",
-            Self::ProcessStart => "process_start_time_seconds",
-            Self::CertificateExpiry => "control_identity_cert_expiration_timestamp_seconds",
-            Self::RedirectionTier => "mesh_agent_tier_info",
         }
     }
 }

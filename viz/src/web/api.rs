@@ -104,9 +104,9 @@ impl Dashboard {
     }
 
     async fn endpoint(&self, endpoint: &str, query: &str) -> Result<Response<Body>, Failure> {
-        let params = Params::parse(query).map_err(invalid)?;
+        let params = Params::parse(query).map_err(Failure::invalid)?;
         if let Some(query) = Query::parse(endpoint, &params) {
-            let last = self.feeds.get(query.map_err(invalid)?).await;
+            let last = self.feeds.get(query.map_err(Failure::invalid)?).await;
             return Ok(answer(&*last.map_err(unavailable)?));
         }
         let value = match endpoint {
@@ -140,11 +140,11 @@ impl Dashboard {
         let asked = form_urlencoded::parse(query.as_bytes());
         let asked = asked.filter(|(name, _)| name == "q");
         let queries: Vec<Query> = asked
-            .map(|(_, path)| Query::parse_path(&path).map_err(invalid))
+            .map(|(_, path)| Query::parse_path(&path).map_err(Failure::invalid))
             .take(MAX_QUERIES + 1)
             .collect::<Result<_, _>>()?;
         if queries.is_empty() || queries.len() > MAX_QUERIES {
-            return Err(invalid(format!(
+            return Err(Failure::invalid(format!(
                 "expected 1 to {MAX_QUERIES} parameters q, such as q=pods"
             )));
         }
@@ -196,13 +196,6 @@ impl Dashboard {
             }
         });
         accepted
-    }
-}
-
-fn invalid(error: String) -> Failure {
-    Failure {
-        status: StatusCode::BAD_REQUEST,
-        error,
     }
 }
 

@@ -29,6 +29,23 @@ pub(crate) struct Failure {
     pub(crate) error: String,
 }
 
+impl Failure {
+    /// The request is invalid.
+    pub(crate) fn invalid(error: String) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            error,
+        }
+    }
+
+    pub(crate) fn internal(error: &impl ToString) -> Self {
+        Self {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            error: error.to_string(),
+        }
+    }
+}
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The metrics API waits at most 10 s for its turn. Prometheus' default timeout is 2 minutes, but a

@@ -19,8 +19,6 @@ use mesh_api::linkerd2::viz::{
 };
 use serde_json::{Map, Value, json};
 
-mod tap;
-
 /// A message in the JSON mapping.
 pub(crate) trait ToJson {
     fn to_json(&self) -> Value;
@@ -37,6 +35,28 @@ impl<T: ToJson> ToJson for Vec<T> {
         self.iter().map(ToJson::to_json).collect()
     }
 }
+
+impl<T: ToJson> ToJson for BTreeMap<String, T> {
+    fn to_json(&self) -> Value {
+        let entries = self.iter();
+        entries
+            .map(|(name, it)| (name.as_str(), it.to_json()))
+            .collect()
+    }
+}
+
+/// Implements [`ToJson`] for values that JSON has.
+macro_rules! values {
+    ($($value:ty)+) => {
+        $(impl ToJson for $value {
+            fn to_json(&self) -> Value {
+                json!(self)
+            }
+        })+
+    };
+}
+
+values! { bool u32 String }
 
 /// 64-bit integers are strings, because JavaScript's numbers are not exact.
 impl ToJson for u64 {
@@ -63,6 +83,119 @@ impl ToJson for Duration {
     }
 }
 
+/// Implements [`ToJson`] for messages, by the names of their fields in JSON.
+macro_rules! messages {
+    ($($message:ty { $($name:literal: $field:ident,)+ })+) => {
+        $(impl ToJson for $message {
+            fn to_json(&self) -> Value {
+                Value::from_iter([$(($name, self.$field.to_json())),+])
+            }
+        })+
+    };
+}
+
+/// Implements [`ToJson`] for responses of one field, or an error.
+macro_rules! responses {
+    ($($response:ty: $module:ident { $name:literal: $field:ident })+) => {
+        $(impl ToJson for $response {
+            fn to_json(&self) -> Value {
+                use $module::Response::{Error, Ok};
+                one_of(self.response.as_ref().map(|response| match response {
+                    Ok(ok) => ("ok", Value::from_iter([($name, ok.$field.to_json())])),
+                    Error(error) => ("error", error.to_json()),
+                }))
+            }
+        })+
+    };
+}
+
+mod tap;
+
+messages! {
+    Resource { "namespace": namespace, "type": r#type, "name": name, }
+    ResourceError { "resource": resource, "error": error, }
+    BasicStats {
+        "successCount": success_count,
+        "failureCount": failure_count,
+        "latencyMsP50": latency_ms_p50,
+        "latencyMsP95": latency_ms_p95,
+        "latencyMsP99": latency_ms_p99,
+        "actualSuccessCount": actual_success_count,
+        "actualFailureCount": actual_failure_count,
+    }
+    TcpStats {
+        "openConnections": open_connections,
+        "readBytesTotal": read_bytes_total,
+        "writeBytesTotal": write_bytes_total,
+    }
+    TrafficSplitStats { "apex": apex, "leaf": leaf, "weight": weight, }
+    ServerStats {
+        "allowedCount": allowed_count,
+        "deniedCount": denied_count,
+        "srv": srv,
+        "route": route,
+        "authz": authz,
+    }
+    ContainerError {
+        "message": message,
+        "container": container,
+        "image": image,
+        "reason": reason,
+    }
+    PodErrors { "errors": errors, }
+    Row {
+        "resource": resource,
+        "timeWindow": time_window,
+        "status": status,
+        "meshedPodCount": meshed_pod_count,
+        "runningPodCount": running_pod_count,
+        "failedPodCount": failed_pod_count,
+        "stats": stats,
+        "tcpStats": tcp_stats,
+        "tsStats": ts_stats,
+        "srvStats": srv_stats,
+        "errorsByPod": errors_by_pod,
+    }
+    PodGroup { "rows": rows, }
+    Edge {
+        "src": src,
+        "dst": dst,
+        "clientId": client_id,
+        "serverId": server_id,
+        "noIdentityMsg": no_identity_msg,
+    }
+    route_table::Row {
+        "route": route,
+        "timeWindow": time_window,
+        "authority": authority,
+        "stats": stats,
+    }
+    RouteTable { "rows": rows, "resource": resource, }
+    gateways_table::Row {
+        "namespace": namespace,
+        "name": name,
+        "clusterName": cluster_name,
+        "pairedServices": paired_services,
+        "alive": alive,
+        "latencyMsP50": latency_ms_p50,
+        "latencyMsP95": latency_ms_p95,
+        "latencyMsP99": latency_ms_p99,
+    }
+    GatewaysTable { "rows": rows, }
+    ListPodsResponse { "pods": pods, }
+    Service { "name": name, "namespace": namespace, }
+    ListServicesResponse { "services": services, }
+    SelfCheckResponse { "results": results, }
+}
+
+responses! {
+    StatSummaryResponse: stat_summary_response { "statTables": stat_tables }
+    AuthzResponse: authz_response { "statTable": stat_table }
+    EdgesResponse: edges_response { "edges": edges }
+    TopRoutesResponse: top_routes_response { "routes": routes }
+    GatewaysResponse: gateways_response { "gatewaysTable": gateways_table }
+}
+
 /// Returns the field of a pod that has its owner, and the owner's namespace and name.
 pub(super) fn owner_field(owner: &Owner) -> (&'static str, &str) {
     match owner {
@@ -83,74 +216,15 @@ fn with_field(mut object: Value, field: Option<(&str, Value)>) -> Value {
     object
 }
 
+/// Returns the name of a value of an enumeration, or the number of one that this version does not
+/// know.
+fn enumerated<E: TryFrom<i32>>(number: i32, name: fn(&E) -> &'static str) -> Value {
+    E::try_from(number).map_or(json!(number), |known| json!(name(&known)))
+}
+
 /// A message with nothing but a oneof.
 fn one_of(field: Option<(&str, Value)>) -> Value {
     with_field(Value::Object(Map::new()), field)
-}
-
-impl ToJson for Resource {
-    fn to_json(&self) -> Value {
-        json!({ "namespace": self.namespace, "type": self.r#type, "name": self.name })
-    }
-}
-
-impl ToJson for ResourceError {
-    fn to_json(&self) -> Value {
-        json!({ "resource": self.resource.to_json(), "error": self.error })
-    }
-}
-
-impl ToJson for BasicStats {
-    fn to_json(&self) -> Value {
-        json!({
-            "successCount": self.success_count.to_json(),
-            "failureCount": self.failure_count.to_json(),
-            "latencyMsP50": self.latency_ms_p50.to_json(),
-            "latencyMsP95": self.latency_ms_p95.to_json(),
-            "latencyMsP99": self.latency_ms_p99.to_json(),
-            "actualSuccessCount": self.actual_success_count.to_json(),
-            "actualFailureCount": self.actual_failure_count.to_json(),
-        })
-    }
-}
-
-impl ToJson for TcpStats {
-    fn to_json(&self) -> Value {
-        json!({
-            "openConnections": self.open_connections.to_json(),
-            "readBytesTotal": self.read_bytes_total.to_json(),
-            "writeBytesTotal": self.write_bytes_total.to_json(),
-        })
-    }
-}
-
-impl ToJson for TrafficSplitStats {
-    fn to_json(&self) -> Value {
-        json!({ "apex": self.apex, "leaf": self.leaf, "weight": self.weight })
-    }
-}
-
-impl ToJson for ServerStats {
-    fn to_json(&self) -> Value {
-        json!({
-            "allowedCount": self.allowed_count.to_json(),
-            "deniedCount": self.denied_count.to_json(),
-            "srv": self.srv.to_json(),
-            "route": self.route.to_json(),
-            "authz": self.authz.to_json(),
-        })
-    }
-}
-
-impl ToJson for ContainerError {
-    fn to_json(&self) -> Value {
-        json!({
-            "message": self.message,
-            "container": self.container,
-            "image": self.image,
-            "reason": self.reason,
-        })
-    }
 }
 
 impl ToJson for PodError {
@@ -161,153 +235,10 @@ impl ToJson for PodError {
     }
 }
 
-impl ToJson for PodErrors {
-    fn to_json(&self) -> Value {
-        json!({ "errors": self.errors.to_json() })
-    }
-}
-
-impl ToJson for BTreeMap<String, PodErrors> {
-    fn to_json(&self) -> Value {
-        let entries = self.iter();
-        entries
-            .map(|(pod, errors)| (pod.clone(), errors.to_json()))
-            .collect::<Map<_, _>>()
-            .into()
-    }
-}
-
-impl ToJson for Row {
-    fn to_json(&self) -> Value {
-        json!({
-            "resource": self.resource.to_json(),
-            "timeWindow": self.time_window,
-            "status": self.status,
-            "meshedPodCount": self.meshed_pod_count.to_json(),
-            "runningPodCount": self.running_pod_count.to_json(),
-            "failedPodCount": self.failed_pod_count.to_json(),
-            "stats": self.stats.to_json(),
-            "tcpStats": self.tcp_stats.to_json(),
-            "tsStats": self.ts_stats.to_json(),
-            "srvStats": self.srv_stats.to_json(),
-            "errorsByPod": self.errors_by_pod.to_json(),
-        })
-    }
-}
-
-impl ToJson for PodGroup {
-    fn to_json(&self) -> Value {
-        json!({ "rows": self.rows.to_json() })
-    }
-}
-
 impl ToJson for StatTable {
     fn to_json(&self) -> Value {
         one_of(self.table.as_ref().map(|table| match table {
             Table::PodGroup(group) => ("podGroup", group.to_json()),
-        }))
-    }
-}
-
-impl ToJson for StatSummaryResponse {
-    fn to_json(&self) -> Value {
-        use stat_summary_response::Response::{Error, Ok};
-        one_of(self.response.as_ref().map(|response| match response {
-            Ok(ok) => ("ok", json!({ "statTables": ok.stat_tables.to_json() })),
-            Error(error) => ("error", error.to_json()),
-        }))
-    }
-}
-
-impl ToJson for AuthzResponse {
-    fn to_json(&self) -> Value {
-        use authz_response::Response::{Error, Ok};
-        one_of(self.response.as_ref().map(|response| match response {
-            Ok(ok) => ("ok", json!({ "statTable": ok.stat_table.to_json() })),
-            Error(error) => ("error", error.to_json()),
-        }))
-    }
-}
-
-impl ToJson for Edge {
-    fn to_json(&self) -> Value {
-        json!({
-            "src": self.src.to_json(),
-            "dst": self.dst.to_json(),
-            "clientId": self.client_id,
-            "serverId": self.server_id,
-            "noIdentityMsg": self.no_identity_msg,
-        })
-    }
-}
-
-impl ToJson for EdgesResponse {
-    fn to_json(&self) -> Value {
-        use edges_response::Response::{Error, Ok};
-        one_of(self.response.as_ref().map(|response| match response {
-            Ok(ok) => ("ok", json!({ "edges": ok.edges.to_json() })),
-            Error(error) => ("error", error.to_json()),
-        }))
-    }
-}
-
-impl ToJson for route_table::Row {
-    fn to_json(&self) -> Value {
-        json!({
-            "route": self.route,
-            "timeWindow": self.time_window,
-            "authority": self.authority,
-            "stats": self.stats.to_json(),
-        })
-    }
-}
-
-impl ToJson for RouteTable {
-    fn to_json(&self) -> Value {
-        json!({ "rows": self.rows.to_json(), "resource": self.resource })
-    }
-}
-
-impl ToJson for TopRoutesResponse {
-    fn to_json(&self) -> Value {
-        use top_routes_response::Response::{Error, Ok};
-        one_of(self.response.as_ref().map(|response| match response {
-            Ok(ok) => ("ok", json!({ "routes": ok.routes.to_json() })),
-            Error(error) => ("error", error.to_json()),
-        }))
-    }
-}
-
-impl ToJson for gateways_table::Row {
-    fn to_json(&self) -> Value {
-        json!({
-            "namespace": self.namespace,
-            "name": self.name,
-            "clusterName": self.cluster_name,
-            "pairedServices": self.paired_services.to_json(),
-            "alive": self.alive,
-            "latencyMsP50": self.latency_ms_p50.to_json(),
-            "latencyMsP95": self.latency_ms_p95.to_json(),
-            "latencyMsP99": self.latency_ms_p99.to_json(),
-        })
-    }
-}
-
-impl ToJson for GatewaysTable {
-    fn to_json(&self) -> Value {
-        json!({ "rows": self.rows.to_json() })
-    }
-}
-
-impl ToJson for GatewaysResponse {
-    fn to_json(&self) -> Value {
-        use gateways_response::Response::{Error, Ok};
-        one_of(self.response.as_ref().map(|response| match response {
-            Ok(ok) => (
-                "ok",
-                json!({ "gatewaysTable": ok.gateways_table.to_json() }),
-            ),
-            Error(error) => ("error", error.to_json()),
         }))
     }
 }
@@ -333,41 +264,14 @@ impl ToJson for Pod {
     }
 }
 
-impl ToJson for ListPodsResponse {
-    fn to_json(&self) -> Value {
-        json!({ "pods": self.pods.to_json() })
-    }
-}
-
-impl ToJson for Service {
-    fn to_json(&self) -> Value {
-        json!({ "name": self.name, "namespace": self.namespace })
-    }
-}
-
-impl ToJson for ListServicesResponse {
-    fn to_json(&self) -> Value {
-        json!({ "services": self.services.to_json() })
-    }
-}
-
 impl ToJson for CheckResult {
     fn to_json(&self) -> Value {
-        // A status that this version does not know is written as its number.
-        let status = CheckStatus::try_from(self.status)
-            .map_or(json!(self.status), |status| json!(status.as_str_name()));
         json!({
             "SubsystemName": self.subsystem_name,
             "CheckDescription": self.check_description,
-            "Status": status,
+            "Status": enumerated(self.status, CheckStatus::as_str_name),
             "FriendlyMessageToUser": self.friendly_message_to_user,
         })
-    }
-}
-
-impl ToJson for SelfCheckResponse {
-    fn to_json(&self) -> Value {
-        json!({ "results": self.results.to_json() })
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn rights() -> impl Iterator<Item = Right> {
 /// Reads an object or a list.
 pub(super) async fn get(client: &Client, path: &str) -> Result<Value, Failure> {
     let request = Request::get(path).body(Vec::new());
-    let request = request.map_err(|error| internal(error.to_string()))?;
+    let request = request.map_err(|error| Failure::internal(&error))?;
     client.request(request).await.map_err(|error| match &error {
         kube::Error::Api(status) => Failure {
             status: StatusCode::from_u16(status.code)
@@ -78,14 +78,14 @@ pub(super) async fn get(client: &Client, path: &str) -> Result<Value, Failure> {
 
 /// Returns the redacted definition of an object in YAML.
 pub(super) async fn definition(client: &Client, params: &Params) -> Result<String, Failure> {
-    let path = definition_path(params).map_err(invalid)?;
+    let path = definition_path(params).map_err(Failure::invalid)?;
     let mut object = get(client, &path).await?;
     if let Some(metadata) = object["metadata"].as_object_mut() {
         // Long, and only of interest to the API server.
         metadata.remove("managedFields");
     }
     redact(&mut object);
-    serde_norway::to_string(&object).map_err(|error| internal(error.to_string()))
+    serde_norway::to_string(&object).map_err(|error| Failure::internal(&error))
 }
 
 /// Removes the values that often are secrets from an object and the templates within it.
@@ -170,20 +170,6 @@ pub(super) async fn extensions(client: &Client, params: &Params) -> Result<Value
         Value::Object(Map::new()),
         |metadata| json!({ "extensionName": name, "namespace": metadata["name"] }),
     ))
-}
-
-fn invalid(error: String) -> Failure {
-    Failure {
-        status: StatusCode::BAD_REQUEST,
-        error,
-    }
-}
-
-fn internal(error: String) -> Failure {
-    Failure {
-        status: StatusCode::INTERNAL_SERVER_ERROR,
-        error,
-    }
 }
 
 #[cfg(test)]

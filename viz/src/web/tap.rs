@@ -198,11 +198,7 @@ fn text(json: &serde_json::Value) -> Message {
 
 /// Returns a reason that fits into a close frame.
 fn cut(reason: &str) -> &str {
-    let mut end = reason.len().min(MAX_REASON);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    &reason[..end]
+    &reason[..reason.floor_char_boundary(MAX_REASON)]
 }
 
 /// Returns the request; `None` if the viewer has left.

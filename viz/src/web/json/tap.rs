@@ -1,7 +1,5 @@
 //! Events of taps in the JSON mapping.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mesh_api::linkerd2::common::net::ip_address::Ip;
@@ -16,7 +14,37 @@ use mesh_api::linkerd2::viz::headers::header::Value as HeaderValue;
 use mesh_api::linkerd2::viz::{Eos, Headers, HttpMethod, Scheme, eos, http_method, scheme};
 use serde_json::{Value, json};
 
-use super::{ToJson, one_of, with_field};
+use super::{ToJson, enumerated, one_of, with_field};
+
+messages! {
+    TcpAddress { "ip": ip, "port": port, }
+    EndpointMeta { "labels": labels, }
+    RouteMeta { "labels": labels, }
+    StreamId { "base": base, "stream": stream, }
+    Headers { "headers": headers, }
+    RequestInit {
+        "id": id,
+        "method": method,
+        "scheme": scheme,
+        "authority": authority,
+        "path": path,
+        "headers": headers,
+    }
+    ResponseInit {
+        "id": id,
+        "sinceRequestInit": since_request_init,
+        "httpStatus": http_status,
+        "headers": headers,
+    }
+    ResponseEnd {
+        "id": id,
+        "sinceRequestInit": since_request_init,
+        "sinceResponseInit": since_response_init,
+        "responseBytes": response_bytes,
+        "eos": eos,
+        "trailers": trailers,
+    }
+}
 
 impl ToJson for IpAddress {
     fn to_json(&self) -> Value {
@@ -30,42 +58,11 @@ impl ToJson for IpAddress {
     }
 }
 
-impl ToJson for TcpAddress {
-    fn to_json(&self) -> Value {
-        json!({ "ip": self.ip.to_json(), "port": self.port })
-    }
-}
-
-impl ToJson for BTreeMap<String, String> {
-    fn to_json(&self) -> Value {
-        json!(self)
-    }
-}
-
-impl ToJson for EndpointMeta {
-    fn to_json(&self) -> Value {
-        json!({ "labels": self.labels.to_json() })
-    }
-}
-
-impl ToJson for RouteMeta {
-    fn to_json(&self) -> Value {
-        json!({ "labels": self.labels.to_json() })
-    }
-}
-
-impl ToJson for StreamId {
-    fn to_json(&self) -> Value {
-        json!({ "base": self.base, "stream": self.stream.to_json() })
-    }
-}
-
 impl ToJson for HttpMethod {
     fn to_json(&self) -> Value {
         one_of(self.r#type.as_ref().map(|method| match method {
             http_method::Type::Registered(number) => {
-                let known = http_method::Registered::try_from(*number);
-                let name = known.map_or(json!(number), |known| json!(known.as_str_name()));
+                let name = enumerated(*number, http_method::Registered::as_str_name);
                 ("registered", name)
             }
             http_method::Type::Unregistered(name) => ("unregistered", json!(name)),
@@ -77,8 +74,7 @@ impl ToJson for Scheme {
     fn to_json(&self) -> Value {
         one_of(self.r#type.as_ref().map(|scheme| match scheme {
             scheme::Type::Registered(number) => {
-                let known = scheme::Registered::try_from(*number);
-                let name = known.map_or(json!(number), |known| json!(known.as_str_name()));
+                let name = enumerated(*number, scheme::Registered::as_str_name);
                 ("registered", name)
             }
             scheme::Type::Unregistered(name) => ("unregistered", json!(name)),
@@ -96,55 +92,12 @@ impl ToJson for Header {
     }
 }
 
-impl ToJson for Headers {
-    fn to_json(&self) -> Value {
-        json!({ "headers": self.headers.to_json() })
-    }
-}
-
 impl ToJson for Eos {
     fn to_json(&self) -> Value {
         one_of(self.end.as_ref().map(|end| match end {
             eos::End::GrpcStatusCode(code) => ("grpcStatusCode", json!(code)),
             eos::End::ResetErrorCode(code) => ("resetErrorCode", json!(code)),
         }))
-    }
-}
-
-impl ToJson for RequestInit {
-    fn to_json(&self) -> Value {
-        json!({
-            "id": self.id.to_json(),
-            "method": self.method.to_json(),
-            "scheme": self.scheme.to_json(),
-            "authority": self.authority,
-            "path": self.path,
-            "headers": self.headers.to_json(),
-        })
-    }
-}
-
-impl ToJson for ResponseInit {
-    fn to_json(&self) -> Value {
-        json!({
-            "id": self.id.to_json(),
-            "sinceRequestInit": self.since_request_init.to_json(),
-            "httpStatus": self.http_status,
-            "headers": self.headers.to_json(),
-        })
-    }
-}
-
-impl ToJson for ResponseEnd {
-    fn to_json(&self) -> Value {
-        json!({
-            "id": self.id.to_json(),
-            "sinceRequestInit": self.since_request_init.to_json(),
-            "sinceResponseInit": self.since_response_init.to_json(),
-            "responseBytes": self.response_bytes.to_json(),
-            "eos": self.eos.to_json(),
-            "trailers": self.trailers.to_json(),
-        })
     }
 }
 
@@ -160,10 +113,6 @@ impl ToJson for Http {
 
 impl ToJson for TapEvent {
     fn to_json(&self) -> Value {
-        let direction = ProxyDirection::try_from(self.proxy_direction)
-            .map_or(json!(self.proxy_direction), |known| {
-                json!(known.as_str_name())
-            });
         let event = self.event.as_ref().map(|event| match event {
             Event::Http(http) => ("http", http.to_json()),
         });
@@ -173,7 +122,7 @@ impl ToJson for TapEvent {
             "destination": self.destination.to_json(),
             "destinationMeta": self.destination_meta.to_json(),
             "routeMeta": self.route_meta.to_json(),
-            "proxyDirection": direction,
+            "proxyDirection": enumerated(self.proxy_direction, ProxyDirection::as_str_name),
         });
         with_field(object, event)
     }

@@ -2,14 +2,10 @@
 
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authentication, Authorization, HttpServer, InboundRule, RateLimit, ServerPolicy,
-    ServerProtocol, Suffix,
+    Authentication, Authorization, HttpServer, InboundRule, RateLimit, ServerPolicy, ServerProtocol,
 };
-use mesh_core::route::grpc::GrpcMatch;
-use mesh_core::route::http::{
-    HeaderMatch, HeaderValueMatch, HttpMatch, PathMatch, QueryMatch, QueryValueMatch,
-};
-use mesh_core::route::{HostMatch, Route};
+use mesh_core::route::Route;
+use mesh_objects::policy::json::{grpc_match, host, http_match, identities};
 use serde_json::{Value, json};
 
 /// The namespace of a pod and of all objects of its policies.
@@ -62,19 +58,10 @@ impl Namespace<'_> {
     }
 
     fn authorization(self, authorization: &Authorization) -> Value {
-        let (authentication, identities) = match &authorization.authentication {
-            Authentication::Unauthenticated => ("none", Vec::new()),
-            Authentication::TlsUnauthenticated => ("tls", Vec::new()),
-            Authentication::TlsAuthenticated {
-                identities,
-                suffixes,
-            } => {
-                let names = identities.iter().map(ToString::to_string);
-                (
-                    "identity",
-                    names.chain(suffixes.iter().map(suffix)).collect(),
-                )
-            }
+        let authentication = match &authorization.authentication {
+            Authentication::Unauthenticated => "none",
+            Authentication::TlsUnauthenticated => "tls",
+            Authentication::TlsAuthenticated { .. } => "identity",
         };
         let networks = authorization.networks.iter().map(|network| {
             let except: Vec<String> = network.except.iter().map(ToString::to_string).collect();
@@ -84,7 +71,7 @@ impl Namespace<'_> {
             "policy": self.object(&authorization.meta),
             "networks": networks.collect::<Value>(),
             "authentication": authentication,
-            "identities": identities,
+            "identities": identities(&authorization.authentication),
         })
     }
 
@@ -119,115 +106,12 @@ impl Namespace<'_> {
     }
 }
 
-/// `*` is every identity.
-fn suffix(Suffix(labels): &Suffix) -> String {
-    let mut text = "*".to_owned();
-    for label in labels {
-        text.push('.');
-        text.push_str(label);
-    }
-    text
-}
-
-fn host(host: &HostMatch) -> String {
-    match host {
-        HostMatch::Exact(name) => name.to_string(),
-        HostMatch::Suffix(labels) => {
-            let labels: Vec<&str> = labels.iter().rev().map(AsRef::as_ref).collect();
-            format!("*.{}", labels.join("."))
-        }
-    }
-}
-
-/// `GET /products/*`: a prefix ends with `/*`, a regular expression is between slashes.
-fn http_match(entry: &HttpMatch) -> String {
-    let path = match &entry.path {
-        None => "/*".to_owned(),
-        Some(PathMatch::Exact(path)) => path.clone(),
-        Some(PathMatch::Prefix(path)) => format!("{}/*", path.trim_end_matches('/')),
-        Some(PathMatch::Regex(regex)) => format!("{regex:?}"),
-    };
-    let mut text = match &entry.method {
-        Some(method) => format!("{method} {path}"),
-        None => path,
-    };
-    for query in &entry.query {
-        text.push_str(&query_text(query));
-    }
-    text + &header_text(&entry.headers)
-}
-
-fn grpc_match(entry: &GrpcMatch) -> String {
-    let part = |part: &Option<std::sync::Arc<str>>| part.as_deref().unwrap_or("*").to_owned();
-    let call = format!("{}/{}", part(&entry.service), part(&entry.method));
-    call + &header_text(&entry.headers)
-}
-
-fn query_text(QueryMatch { name, value }: &QueryMatch) -> String {
-    match value {
-        QueryValueMatch::Exact(value) => format!(" ?{name}={value}"),
-        QueryValueMatch::Regex(regex) => format!(" ?{name}={regex:?}"),
-    }
-}
-
-fn header_text(headers: &[HeaderMatch]) -> String {
-    let texts = headers
-        .iter()
-        .map(|HeaderMatch { name, value }| match value {
-            HeaderValueMatch::Exact(value) => {
-                format!(" {name}: {}", String::from_utf8_lossy(value.as_bytes()))
-            }
-            HeaderValueMatch::Regex(regex) => format!(" {name}: {regex:?}"),
-        });
-    texts.collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use http::Method;
     use mesh_core::meta::Resource;
+    use mesh_core::policy::inbound::Suffix;
 
     use super::*;
-
-    #[test]
-    fn matches_are_short_texts() {
-        let entry = |path| HttpMatch {
-            path,
-            ..HttpMatch::default()
-        };
-        let header = HeaderMatch {
-            name: "x-tenant".parse().unwrap(),
-            value: HeaderValueMatch::Exact("a".parse().unwrap()),
-        };
-        let query = QueryMatch {
-            name: "v".to_owned(),
-            value: QueryValueMatch::Exact("2".to_owned()),
-        };
-        let table = [
-            (entry(None), "/*"),
-            (entry(Some(PathMatch::Prefix("/".to_owned()))), "/*"),
-            (entry(Some(PathMatch::Prefix("/a".to_owned()))), "/a/*"),
-            (entry(Some(PathMatch::Exact("/a".to_owned()))), "/a"),
-            (
-                HttpMatch {
-                    method: Some(Method::GET),
-                    headers: vec![header.clone()],
-                    query: vec![query],
-                    ..entry(Some(PathMatch::Exact("/a".to_owned())))
-                },
-                "GET /a ?v=2 x-tenant: a",
-            ),
-        ];
-        for (entry, expected) in table {
-            assert_eq!(http_match(&entry), expected);
-        }
-        let call = GrpcMatch {
-            service: Some("shop.Cart".into()),
-            method: None,
-            headers: vec![header],
-        };
-        assert_eq!(grpc_match(&call), "shop.Cart/* x-tenant: a");
-    }
 
     #[test]
     fn authorization_states_what_it_requires() {
