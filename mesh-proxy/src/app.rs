@@ -26,7 +26,6 @@ use mesh_runtime::metrics::Registry;
 use mesh_runtime::signal::Termination;
 use mesh_runtime::task::{self, Supervisor, TaskMonitor};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -47,9 +46,9 @@ use crate::telemetry::http::ResponseDurations;
 use crate::tls::{self, CredentialsRx};
 use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::trace::{self, Tracer};
-use crate::transport::listen::{self, DEFAULT_BACKLOG, ListenError};
+use crate::transport::listen::{self, Acceptor, DEFAULT_BACKLOG, ListenError, ListeningSocket};
 use crate::worker::{self, Listeners, WorkerParts};
-use crate::{admin, time_slice};
+use crate::{admin, time_slice, watch};
 
 /// Runs the proxy until it has drained. The calling thread becomes the control thread.
 pub fn run(config: Config, log: FilterHandle) -> Result<(), impl std::error::Error> {
@@ -62,9 +61,9 @@ pub(crate) struct App {
     config: Arc<Config>,
     log: FilterHandle,
     listeners: Vec<Listeners>,
-    admin: tokio::net::TcpListener,
+    admin: Acceptor,
     /// `None` if no identity may observe requests.
-    tap: Option<tokio::net::TcpListener>,
+    tap: Option<Acceptor>,
     control: Runtime,
     termination: Termination,
 }
@@ -114,7 +113,9 @@ impl App {
         let listeners = bind_listeners(&config, config.workers.count(available))?;
         let control = new_runtime()?;
         let entered = control.enter();
-        let admin = control.block_on(mesh_runtime::admin::bind(config.admin.listen))?;
+        let admin = control
+            .block_on(mesh_runtime::admin::bind(config.admin.listen))?
+            .into();
         let tap = bind_tap(&config)?;
         let termination = Termination::listen().map_err(AppError::Signals)?;
         drop(entered);
@@ -130,7 +131,7 @@ impl App {
     }
 
     pub(crate) fn bound(&self) -> Result<BoundAddrs, AppError> {
-        let local = |socket: &std::net::TcpListener| socket.local_addr().map_err(AppError::Address);
+        let local = |socket: &ListeningSocket| socket.local_addr().map_err(AppError::Address);
         // All data threads have the same addresses, and there is at least one thread.
         let first = &self.listeners[0];
         Ok(BoundAddrs {
@@ -290,16 +291,13 @@ fn bind_listeners(config: &Config, threads: usize) -> Result<Vec<Listeners>, Lis
 
 /// Opens the socket of the tap service if an identity may use it. Needs the control thread's
 /// runtime.
-fn bind_tap(config: &Config) -> Result<Option<tokio::net::TcpListener>, AppError> {
+fn bind_tap(config: &Config) -> Result<Option<Acceptor>, AppError> {
     let tap = &config.tap;
     if tap.observer.is_none() {
         return Ok(None);
     }
     let bound = listen::bind(tap.listen, DEFAULT_BACKLOG, 1)?;
-    let listener = bound
-        .into_iter()
-        .next()
-        .map(tokio::net::TcpListener::from_std);
+    let listener = bound.into_iter().next().map(Acceptor::new);
     listener.transpose().map_err(AppError::Address)
 }
 
@@ -502,6 +500,7 @@ async fn wait_for_stop(
     monitor: &mut TaskMonitor,
 ) -> Result<StopReason, AppError> {
     tokio::select! {
+        biased;
         signal = termination.received() => Ok(StopReason::Signal(signal)),
         () = stop.cancelled() => Ok(StopReason::Admin),
         ended = monitor.first() => Err(AppError::Ended(ended)),

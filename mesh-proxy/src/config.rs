@@ -28,8 +28,8 @@ pub(crate) use self::inbound::Inbound;
 pub(crate) use self::limits::{Http1Limits, HttpLimits};
 pub(crate) use self::outbound::Outbound;
 pub(crate) use self::process::{AccessLogFormat, Admin, MemoryLimit, Tap, Workers};
-pub(crate) use self::server::DEFAULT_STREAM_WINDOW;
 pub(crate) use self::server::{ClientTrust, Http1Pool, Http2KeepAlive, Http2Server};
+pub(crate) use self::server::{DEFAULT_STREAM_WINDOW, FRAME_SIZES};
 pub(crate) use self::trace::TraceConfig;
 pub(crate) use crate::transport::SocketOptions;
 

@@ -32,7 +32,6 @@ use mesh_core::policy::outbound::OutboundPolicy;
 use mesh_core::profile::Profile;
 use mesh_core::resilience::Backoff;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 pub(crate) use self::destination::{Destination, InvalidNameAddr, NameAddr};
 use self::merge::ProfileResponse;
@@ -45,6 +44,7 @@ use self::watch_cache::WatchCache;
 use crate::config::{Config, StreamLimits};
 use crate::control::Client;
 use crate::retry::RetryBudget;
+use crate::watch;
 
 /// Looks up destinations and ports. Clones share one cache.
 #[derive(Clone)]

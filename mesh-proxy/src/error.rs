@@ -83,7 +83,6 @@ pub enum DialError {
     #[error("cannot send the transport header to {addr}")]
     Header {
         addr: SocketAddr,
-        #[source]
         source: Arc<io::Error>,
     },
     #[error("the proxy does not have a certificate yet")]

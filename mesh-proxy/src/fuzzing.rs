@@ -10,7 +10,6 @@ use mesh_core::resilience::{Backoff, PeakEwma};
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::{Exemplars, Labels, Registry};
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use self::tls::{HandshakeDriver, MAX_BUFFERED, MAX_HANDSHAKE, RecordConnection};
@@ -35,7 +34,9 @@ use crate::telemetry::http::ResponseDurations;
 use crate::telemetry::labels::Direction;
 pub use crate::transport::io::MAX_REPLAY;
 pub use crate::transport::listen::AcceptedConnection;
+pub use crate::transport::socket::Socket;
 pub use crate::transport::{Io, Scratch, detect, header};
+use crate::watch;
 
 mod tls;
 

@@ -18,7 +18,6 @@ use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_runtime::admin::Condition;
 use mesh_runtime::log;
 use mesh_runtime::metrics::{Counter, Gauge, GaugeFamily, Labels, Registry};
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -30,6 +29,7 @@ use crate::control::{self, Client};
 use crate::tls::{
     CertificateRequest, Credentials, CredentialsError, IssuedCertificate, TrustAnchors,
 };
+use crate::watch;
 
 /// Keeps the proxy's credentials valid.
 #[derive(Debug)]
@@ -237,6 +237,7 @@ impl Certifier {
                 return;
             }
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)) => {}
                 changed = self.anchors.changed() => {
                     if changed.is_err() {

@@ -1,5 +1,5 @@
 //! The per-pod proxy. The program calls [`run`]; everything else is private, except what `fuzzing`
-//! exports.
+//! and `simulation` export.
 
 #![cfg_attr(
     not(feature = "fuzzing"),
@@ -16,6 +16,7 @@ mod context;
 mod control;
 mod discovery;
 mod error;
+mod filter;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod header_names;
@@ -24,9 +25,14 @@ mod http;
 mod identity;
 mod inbound;
 mod limits;
+mod local_reply;
 mod outbound;
+mod random;
 mod redirection;
 mod retry;
+#[cfg(feature = "simulation")]
+pub mod simulation;
+mod sync;
 mod tap;
 mod tap_server;
 mod telemetry;
@@ -34,6 +40,7 @@ mod time_slice;
 mod tls;
 mod trace;
 mod transport;
+mod watch;
 mod worker;
 
 pub use self::app::run;

@@ -61,6 +61,38 @@ impl Limits {
     }
 }
 
+/// What is free of each limit.
+#[cfg(feature = "simulation")]
+pub(crate) type FreeLimits = [(&'static str, usize); 6];
+
+#[cfg(feature = "simulation")]
+impl Limits {
+    pub(crate) fn free(&self) -> FreeLimits {
+        let replay = self.replay_memory.free();
+        let connections = |limit: &ConnectionLimit| limit.available();
+        [
+            ("bytes of copies of bodies", replay),
+            (
+                "inbound requests",
+                self.inbound_in_flight.available_permits(),
+            ),
+            (
+                "outbound requests",
+                self.outbound_in_flight.available_permits(),
+            ),
+            ("mirrors", self.mirrors_in_flight.available_permits()),
+            (
+                "inbound connections",
+                connections(&self.inbound_connections),
+            ),
+            (
+                "outbound connections",
+                connections(&self.outbound_connections),
+            ),
+        ]
+    }
+}
+
 fn permits(limit: usize) -> Semaphore {
     Semaphore::new(limit.min(Semaphore::MAX_PERMITS))
 }

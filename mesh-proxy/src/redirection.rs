@@ -19,7 +19,6 @@ use mesh_core::resilience::Backoff;
 use mesh_runtime::admin::Condition;
 use mesh_runtime::log::chain;
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -27,6 +26,7 @@ use crate::control::backoff::Retries;
 use crate::tls::CredentialsRx;
 use crate::transport::listen::AcceptedConnection;
 use crate::transport::original_dst::canonical;
+use crate::transport::socket::Socket;
 
 /// Completes "waiting for …" in the response of `/ready`.
 pub(crate) const CONDITION: &str = "connections of this pod to be redirected to the proxy (is the mesh agent running on this node?)";
@@ -147,7 +147,7 @@ impl RedirectionProbe {
     /// pod and is established immediately. Without redirection, packets to the address are dropped;
     /// the next connection is attempted sooner than the kernel retransmits.
     async fn connect(&mut self, deadline: Instant) -> Result<(), ProbeFailure> {
-        let connection = timeout_at(deadline, TcpStream::connect(self.addr))
+        let connection = timeout_at(deadline, Socket::connect(self.addr))
             .await
             .map_err(|_elapsed| ProbeFailure::TimedOut)??;
         if self.sent.len() == MAX_SENT {

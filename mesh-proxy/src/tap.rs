@@ -22,6 +22,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
+use crate::random;
+
 /// The subscriptions of the process.
 #[derive(Debug)]
 pub(crate) struct Tap {
@@ -121,7 +123,7 @@ impl Tap {
         Self {
             is_active: AtomicBool::new(false),
             subscriptions: Mutex::new(Arc::new([])),
-            stream_base: rand::random(),
+            stream_base: random::random(),
             next_stream: AtomicU64::new(0),
             queue: Arc::new(EventQueue {
                 bytes: AtomicUsize::new(0),

@@ -20,7 +20,6 @@ use mesh_api::proto::tap::{ObserveRequest, TapEvent};
 use mesh_core::identity::Identity;
 use mesh_runtime::drain::Watch;
 use mesh_runtime::open_connections::OpenConnections;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, TryAcquireError};
 use tonic::Status;
 use tower::Service as _;
@@ -32,6 +31,8 @@ use crate::inbound::Inbound;
 use crate::tap::{MAX_SUBSCRIPTIONS, Tap};
 use crate::telemetry::labels::ServerTls;
 use crate::transport::Io;
+use crate::transport::listen::Acceptor;
+use crate::transport::socket::Socket;
 
 /// What the tap service needs.
 pub(crate) struct TapServer {
@@ -77,11 +78,11 @@ const MAX_HEADER_LIST: u32 = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves for the life of the process. Needs a `LocalSet`.
-pub(crate) async fn serve(listener: TcpListener, server: Rc<TapServer>) {
+pub(crate) async fn serve(listener: Acceptor, server: Rc<TapServer>) {
     let mut unauthenticated = OpenConnections::new(MAX_DENIED_CONNECTIONS);
     loop {
         match listener.accept().await {
-            Ok((tcp, _peer)) => {
+            Ok(tcp) => {
                 unauthenticated.spawn_local(server.clone().accept(tcp));
             }
             Err(error) => {
@@ -115,7 +116,7 @@ impl TapServer {
     }
 
     /// Authenticates a client. The observer's connection becomes a task of its own.
-    async fn accept(self: Rc<Self>, tcp: TcpStream) {
+    async fn accept(self: Rc<Self>, tcp: Socket) {
         let Ok(client) = tcp.peer_addr() else {
             // The client has closed the connection already.
             return;

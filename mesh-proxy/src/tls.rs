@@ -23,12 +23,14 @@ mod error;
 pub(crate) mod handshake;
 pub(crate) mod server;
 mod sessions;
+#[cfg(feature = "simulation")]
+pub(crate) mod simulated;
 mod trust;
 mod verify;
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use crate::watch;
 
 pub(crate) use self::credentials::{Credentials, IssuedCertificate};
 pub(crate) use self::crypto::export_rustls_info;

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use self::propagation::TraceContext;
 use self::queue::SpanQueue;
 use crate::config::TraceConfig;
+use crate::random;
 use crate::telemetry::labels::Direction;
 
 mod attributes;
@@ -143,7 +144,7 @@ impl Drop for OpenSpan {
 fn new_span_id() -> SpanId {
     loop {
         // Zero is not a span.
-        if let Some(id) = SpanId::new(rand::random()) {
+        if let Some(id) = SpanId::new(random::random()) {
             return id;
         }
     }

@@ -14,12 +14,14 @@ pub(crate) mod listen;
 pub(crate) mod original_dst;
 pub(crate) mod reset;
 pub(crate) mod scratch;
+pub(crate) mod socket;
 mod source_port;
 mod splice;
 pub(crate) mod tls;
 
 use std::time::Duration;
 
+pub(crate) use self::ends::Stage;
 pub use self::io::Io;
 pub use self::scratch::Scratch;
 

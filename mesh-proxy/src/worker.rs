@@ -4,12 +4,12 @@
 //! directions are built from the thread's [`ProxyContext`].
 
 use std::cell::Cell;
-use std::net::TcpListener as StdListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use mesh_planted::Bug;
 use mesh_runtime::drain;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use crate::outbound::Outbound;
 use crate::redirection::ProbeListener;
 use crate::telemetry::Families;
 use crate::tls::CredentialsRx;
-use crate::transport::listen::{AcceptedConnection, Listener};
+use crate::transport::listen::{AcceptedConnection, Listener, ListeningSocket};
 
 /// The parts of a data thread. They move to the thread, where they become a [`ProxyContext`].
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub(crate) struct WorkerParts {
 /// The listening sockets of a data thread; see [`crate::transport::listen::bind`].
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    pub(crate) inbound: StdListener,
+    pub(crate) inbound: ListeningSocket,
     /// One for each address family.
-    pub(crate) outbound: Vec<StdListener>,
+    pub(crate) outbound: Vec<ListeningSocket>,
 }
 
 /// Serves until the drain starts, and then until no connection is left.
@@ -73,6 +73,7 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
         drain: parts.drain,
     });
     tokio::select! {
+        biased;
         is_certified = context.wait_for_certificate() => if !is_certified {
             // The control thread has ended, and the process is exiting.
             return Ok(());
@@ -149,9 +150,9 @@ impl Relief {
 }
 
 /// Accepts until the proxy drains and no connection is left. Each connection is a task. A
-/// connection above the limit is closed immediately, which costs less than one that waits and
+/// connection above the limit is reset immediately, which costs less than one that waits and
 /// informs the client.
-async fn accept<F: Future<Output = ()> + 'static>(
+pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
     mut listener: Listener,
     context: Rc<ProxyContext>,
     limit: ConnectionLimit,
@@ -165,7 +166,11 @@ async fn accept<F: Future<Output = ()> + 'static>(
                 let (memory, refused) = (&context.shared.limits.memory, &context.families.refused);
                 if let Some(permit) = limit.try_acquire(memory, refused, || relief.evict_unused()) {
                     // An async block would contain the future twice: captured and awaited.
-                    let serving = serve(accepted).map(move |()| drop(permit));
+                    let serving = serve(accepted).map(move |()| {
+                        if Bug::ConnectionPermitLeak.is_planted() {
+                            permit.forget();
+                        }
+                    });
                     context.tasks.spawn_local(serving);
                 }
             }

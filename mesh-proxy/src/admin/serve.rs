@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use mesh_runtime::admin::Admin;
 use mesh_runtime::open_connections::OpenConnections;
-use tokio::net::TcpListener;
 
 use crate::inbound::Inbound;
+use crate::transport::listen::Acceptor;
 
 /// The pause after an error that persists, such as a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -17,11 +17,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Serves for the life of the process. Needs a `LocalSet`.
-pub(crate) async fn serve(listener: TcpListener, admin: Admin, inbound: Rc<Inbound>) {
+pub(crate) async fn serve(listener: Acceptor, admin: Admin, inbound: Rc<Inbound>) {
     let mut open = OpenConnections::new(MAX_CONNECTIONS);
     loop {
         match listener.accept().await {
-            Ok((tcp, _peer)) => {
+            Ok(tcp) => {
                 if open.spawn_local(inbound.clone().serve_admin(tcp, admin.clone())) {
                     inbound.count_admin_connection_closed();
                 }

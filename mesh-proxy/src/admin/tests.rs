@@ -72,6 +72,15 @@ async fn shutdown_must_be_enabled_and_posted_from_the_pod() {
 }
 
 #[tokio::test]
+async fn refusal_of_a_method_names_the_allowed_one() {
+    let admin = admin(None);
+    let get = Request::get("/shutdown").body(Full::<Bytes>::default());
+    let response = admin.respond(get.unwrap(), LOCAL.parse().unwrap()).await;
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(response.headers()["allow"], "POST");
+}
+
+#[tokio::test]
 async fn environment_is_returned_to_clients_in_the_pod_only() {
     let admin = admin(None);
     let get = |query: &str| Request::get(format!("/env.json{query}"));

@@ -51,13 +51,7 @@ impl<'a> Env<'a> {
         name: &str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<T> {
-        match parse(&self.text(name)?) {
-            Ok(value) => Some(value),
-            Err(problem) => {
-                self.fail(name, problem);
-                None
-            }
-        }
+        self.own(&full_name(name), parse)
     }
 
     /// As [`Env::optional`], for a `MESH_PROXY_` variable by its full name.

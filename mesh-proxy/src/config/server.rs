@@ -91,7 +91,7 @@ const KNOWN_CLIENT_STREAMS: u32 = 1000;
 const DEFAULT_HEADER_LIST: u32 = 256 * 1024;
 
 /// RFC 9113, section 6.5.2.
-const FRAME_SIZES: RangeInclusive<u32> = 16_384..=16_777_215;
+pub(crate) const FRAME_SIZES: RangeInclusive<u32> = 16_384..=16_777_215;
 
 /// RFC 9113, section 6.9.1, without 0, which would allow no data.
 const WINDOWS: RangeInclusive<u32> = 1..=(1 << 31) - 1;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use mesh_core::resilience::Backoff;
 
+use crate::random;
+
 /// The back-off of a series of failures.
 #[derive(Clone, Debug)]
 pub(crate) struct Retries {
@@ -23,7 +25,7 @@ impl Retries {
     /// Returns the wait after another failure: twice the last one up to the maximum, plus random
     /// jitter.
     pub(crate) fn next_wait(&mut self) -> Duration {
-        self.next_wait_with(rand::random())
+        self.next_wait_with(random::random())
     }
 
     /// Restarts the series after a success.

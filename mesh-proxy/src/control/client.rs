@@ -34,7 +34,7 @@ use self::replicas::Replicas;
 use super::dns::{DnsError, Lookups, Resolver};
 use crate::config::{Control, ControlAddr};
 use crate::telemetry::control::ControlCalls;
-use crate::transport::connect::ConnectOptions;
+use crate::transport::connect::{ConnectOptions, Origin};
 
 mod dial;
 mod replicas;
@@ -132,6 +132,7 @@ impl Client {
                     timeout: control.connect_timeout,
                     socket: control.connect,
                 },
+                origin: Origin::current(),
             },
             is_unreachable: AtomicBool::new(false),
             unreachable: registry

@@ -15,11 +15,23 @@ use mesh_runtime::metrics::{Counter, CounterFamily, Labels, Registry};
 
 use crate::config::{Control, ControlAddr};
 
+#[cfg(feature = "simulation")]
+pub(crate) mod world;
+
 /// Resolves names with the system's configuration, and caches responses for their time to live.
 #[derive(Clone)]
 pub(crate) struct Resolver {
-    dns: TokioResolver,
+    dns: Dns,
     resolutions: CounterFamily,
+}
+
+/// Who answers.
+#[derive(Clone)]
+enum Dns {
+    // Boxed for its size.
+    System(Box<TokioResolver>),
+    #[cfg(feature = "simulation")]
+    World(world::Names),
 }
 
 /// Counts the look-ups of one control-plane client.
@@ -66,19 +78,34 @@ impl Resolver {
         options.negative_min_ttl = Some(min_ttl);
         options.positive_max_ttl = config.dns_max_ttl;
         options.negative_max_ttl = config.dns_max_ttl;
-        Ok(Self {
-            dns: builder.build().map_err(configuration_error)?,
+        let dns = builder.build().map_err(configuration_error)?;
+        Ok(Self::new(Dns::System(Box::new(dns)), registry))
+    }
+
+    /// Resolves the names of a simulated world.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn of_world(names: world::Names, registry: &Registry) -> Self {
+        Self::new(Dns::World(names), registry)
+    }
+
+    fn new(dns: Dns, registry: &Registry) -> Self {
+        Self {
+            dns,
             resolutions: registry.counter_family(
                 "control_dns_resolutions_total",
                 "Counts the number of DNS records that have been resolved",
             ),
-        })
+        }
     }
 
     /// Clears the cache, so that the next query is sent to the server. Called when no replica could
     /// be reached, since all may have new addresses.
     pub(crate) fn clear_cache(&self) {
-        self.dns.clear_cache();
+        match &self.dns {
+            Dns::System(dns) => dns.clear_cache(),
+            #[cfg(feature = "simulation")]
+            Dns::World(_) => {}
+        }
     }
 
     /// Returns the metric handles for look-ups of `client` (`destination`, `policy`, `identity`).
@@ -130,7 +157,13 @@ impl Resolver {
     /// with several ports has records for each; only the configured port's are used. At most
     /// [`MAX_REPLICAS`] records are used, and at most this number of replicas is returned.
     async fn resolve_srv(&self, addr: &ControlAddr) -> BTreeSet<SocketAddr> {
-        let Ok(response) = self.dns.srv_lookup(&*addr.host).await else {
+        let response = match &self.dns {
+            Dns::System(dns) => dns.srv_lookup(&*addr.host).await,
+            // A world has no SRV records.
+            #[cfg(feature = "simulation")]
+            Dns::World(_) => return BTreeSet::new(),
+        };
+        let Ok(response) = response else {
             return BTreeSet::new();
         };
         let mut replicas = BTreeSet::new();
@@ -153,15 +186,18 @@ impl Resolver {
     }
 
     async fn resolve_ips(&self, name: &str) -> Result<BTreeSet<IpAddr>, DnsError> {
-        let response = self
-            .dns
-            .lookup_ip(name)
-            .await
-            .map_err(|source| DnsError::Lookup {
-                name: name.to_owned(),
-                source: Box::new(source),
-            })?;
-        let ips: BTreeSet<IpAddr> = response.iter().take(MAX_REPLICAS).collect();
+        let ips: BTreeSet<IpAddr> = match &self.dns {
+            Dns::System(dns) => {
+                let response = dns.lookup_ip(name).await;
+                let response = response.map_err(|source| DnsError::Lookup {
+                    name: name.to_owned(),
+                    source: Box::new(source),
+                })?;
+                response.iter().take(MAX_REPLICAS).collect()
+            }
+            #[cfg(feature = "simulation")]
+            Dns::World(names) => names.addresses(name).await,
+        };
         if ips.is_empty() {
             return Err(DnsError::NoAddresses {
                 name: name.to_owned(),

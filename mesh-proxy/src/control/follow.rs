@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use mesh_core::resilience::Backoff;
+use mesh_planted::Bug;
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
@@ -95,6 +96,7 @@ where
     let mut first = true;
     loop {
         match timeout_at(next_by.min(end_by), responses.message()).await {
+            Ok(Ok(Some(_))) if !first && Bug::MissedEvent.strikes_once() => {}
             Ok(Ok(Some(message))) => {
                 on_event(Event::Message { first, message });
                 retries.reset();

@@ -9,7 +9,7 @@ use mesh_api::proto::destination::{GetDestination, Update};
 use mesh_core::identity::Identity;
 use mesh_core::resilience::Backoff;
 use mesh_runtime::metrics::Registry;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tonic::Code;
 
 use super::dns::Resolver;
@@ -19,6 +19,7 @@ use crate::config::tests::with_control_plane;
 use crate::config::{ControlAddr, StreamLimits};
 use crate::tests::fake_control_plane::ControlPlane;
 use crate::tls::tests::TestCa;
+use crate::watch;
 
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(1),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use mesh_api::destination::endpoints_request;
 use mesh_api::proto::destination::{GetDestination, Update};
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
-use tokio::sync::watch;
 use tonic::Code;
 
 use super::watch_cache::SharedWatch;
 use super::{Context, EndpointSet, EndpointState, EndpointsKey, LAST_VALUE_AFTER, RETRY_REJECTED};
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
+use crate::watch;
 
 const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 

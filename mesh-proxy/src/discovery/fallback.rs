@@ -1,17 +1,11 @@
 //! Synthesizes the policy of a destination that the policy service does not know.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::endpoint::Endpoint;
 use mesh_core::meta::Meta;
-use mesh_core::policy::outbound::{
-    Backend, BackendTarget, Distribution, HttpRoute, HttpRoutes, OutboundPolicy, OutboundProtocol,
-    OutboundRule, RouteBackend, TcpRoute, TcpVerdict,
-};
+use mesh_core::policy::outbound::{BackendTarget, OutboundPolicy};
 use mesh_core::profile::Profile;
-use mesh_core::resilience::Timeouts;
-use mesh_core::route::Rule;
 
 use super::Destination;
 
@@ -39,47 +33,5 @@ pub(super) fn policy(
             BackendTarget::Forward(Box::new(endpoint))
         }
     };
-    Some(detect_policy(meta, target, detect_timeout))
-}
-
-/// Returns a policy that detects the protocol and sends everything to one backend.
-fn detect_policy(meta: Meta, target: BackendTarget, timeout: Duration) -> OutboundPolicy {
-    let backends = Distribution::FirstAvailable(vec![Arc::new(RouteBackend {
-        backend: Backend {
-            meta: meta.clone(),
-            target,
-        },
-        filters: Vec::new(),
-        verdict: TcpVerdict::Forward,
-    })]);
-    let http = HttpRoutes {
-        routes: vec![HttpRoute {
-            meta: meta.clone(),
-            hosts: Vec::new(),
-            rules: vec![Rule {
-                matches: Vec::new(),
-                action: OutboundRule {
-                    filters: Vec::new(),
-                    backends: backends.clone(),
-                    timeouts: Timeouts::default(),
-                    retry: None,
-                    allow_request_headers: false,
-                },
-            }],
-        }],
-        failure_accrual: None,
-    };
-    OutboundPolicy {
-        parent: meta.clone(),
-        protocol: OutboundProtocol::Detect {
-            timeout,
-            opaque: Some(TcpRoute {
-                meta,
-                backends,
-                verdict: TcpVerdict::Forward,
-            }),
-            http1: http.clone(),
-            http2: http,
-        },
-    }
+    Some(OutboundPolicy::forwarding(&meta, target, detect_timeout))
 }

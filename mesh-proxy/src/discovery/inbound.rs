@@ -5,7 +5,6 @@ use std::sync::Arc;
 use mesh_api::proto::inbound::PortSpec;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{DefaultPolicy, ServerPolicy};
-use tokio::sync::watch;
 use tonic::{Code, Status};
 
 use super::ports::{CurrentPolicy, PolicySource, PortUsage};
@@ -13,6 +12,7 @@ use super::{Context, RETRY_REJECTED};
 use crate::config::Inbound;
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
+use crate::watch;
 
 /// Returns the policy of a port until the policy service has responded.
 pub(super) fn default_policy(config: &Inbound, port: u16) -> ServerPolicy {

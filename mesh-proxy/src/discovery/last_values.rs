@@ -1,16 +1,17 @@
 //! The last values of destinations that are no longer watched, for look-ups without a response from
 //! the control plane. Used by [`super::watch_cache`].
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::random::Map;
+
 /// Last values by key, of a bounded total size and age.
 pub(super) struct LastValues<K, T> {
     limit: usize,
-    values: HashMap<K, LastValue<T>>,
+    values: Map<K, LastValue<T>>,
 }
 
 struct LastValue<T> {
@@ -29,7 +30,7 @@ impl<K: Eq + Hash + Clone, T> LastValues<K, T> {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
-            values: HashMap::new(),
+            values: Map::default(),
         }
     }
 

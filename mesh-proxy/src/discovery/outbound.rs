@@ -10,8 +10,9 @@ use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::outbound::{TrafficSpec, traffic_spec};
 use mesh_core::policy::outbound::OutboundProtocol;
 use mesh_core::resilience::RetryBudget as Settings;
+use mesh_planted::Bug;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
@@ -24,6 +25,7 @@ use super::{
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, stream};
 use crate::retry::RetryBudget;
+use crate::watch;
 
 const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
 const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";
@@ -192,6 +194,9 @@ fn on_profile(
     profile: &watch::Sender<Option<ProfileResponse>>,
 ) -> RetryDecision {
     let status = match event {
+        Event::Message { first: false, .. } if Bug::StaleAddress.is_planted() => {
+            return RetryDecision::Retry;
+        }
         Event::Message { message, .. } => {
             match extended_profile(message) {
                 Ok(new) => publish(profile, ProfileResponse::Profile(Box::new(new))),
@@ -257,7 +262,8 @@ async fn watch_current_policy(
     let mut object = None;
     loop {
         tokio::select! {
-            () = watch_policy(context, dst, response, unavailable) => return,
+            biased;
+            // First, so that no response about the object before is published any more.
             () = other_object(dst, &mut profile, &mut object) => {
                 tracing::debug!(%dst, "The address belongs to another object");
                 response.send_if_modified(|current| {
@@ -268,6 +274,7 @@ async fn watch_current_policy(
                     is_known
                 });
             }
+            () = watch_policy(context, dst, response, unavailable) => return,
         }
     }
 }
@@ -426,6 +433,7 @@ async fn publish_snapshots(
     loop {
         publish_snapshot(context, dst, &mut profile, &mut response, state);
         let changed = tokio::select! {
+            biased;
             changed = profile.changed() => changed,
             changed = response.changed() => changed,
         };

@@ -7,17 +7,17 @@
 //! records it after the policy is evicted, and such a port denies all clients until the policy
 //! service responds again.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use mesh_core::policy::inbound::ServerPolicy;
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
+
+use crate::random::Map;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::watch;
 
 /// The policy of one port, as enforced by a data thread.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ pub(super) struct PortTable {
 }
 
 struct PortEntries {
-    watched: HashMap<u16, WatchedPort>,
+    watched: Map<u16, WatchedPort>,
     /// Last policies of ports that are no longer watched.
-    cached: HashMap<u16, CachedPolicy>,
+    cached: Map<u16, CachedPolicy>,
     /// Ports with any response of the policy service so far.
     received: PortBitmap,
 }
@@ -182,8 +182,8 @@ impl PortTable {
         let ports = Arc::new(Self {
             created: Instant::now(),
             table: Mutex::new(PortEntries {
-                watched: HashMap::new(),
-                cached: HashMap::new(),
+                watched: Map::default(),
+                cached: Map::default(),
                 received: PortBitmap::default(),
             }),
         });
@@ -406,3 +406,7 @@ impl PortBitmap {
         self.0[usize::from(port >> 6)] |= 1 << (port & 63);
     }
 }
+
+#[cfg(test)]
+#[cfg(loom)]
+mod models;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mesh_core::profile::ProfileRoute;
-use tokio::sync::watch;
 
 use super::merge::ProfileResponse;
+use crate::watch;
 
 /// The current profile of a name, and its changes. Discovery follows the name while it exists.
 pub(crate) struct ProfileUpdates(watch::Receiver<Option<ProfileResponse>>);

@@ -1,18 +1,18 @@
 //! A cache of watched values. One task on the control thread updates each value; all data threads
 //! share it. What an evicted value leaves is kept for its next task ([`LastValues`]).
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::last_values::LastValues;
+use crate::random::Map;
+use crate::watch;
 
 /// Watched values by key.
 pub(super) struct WatchCache<K, V: SharedWatch> {
@@ -36,7 +36,7 @@ pub(super) trait SharedWatch {
 }
 
 struct State<K, V: SharedWatch> {
-    entries: HashMap<K, Entry<V>>,
+    entries: Map<K, Entry<V>>,
     last: LastValues<K, V::Last>,
 }
 
@@ -57,7 +57,7 @@ where
     pub(super) fn new(idle: Duration, last_limit: usize, runtime: &Handle) -> Arc<Self> {
         let cache = Arc::new(Self {
             state: Mutex::new(State {
-                entries: HashMap::new(),
+                entries: Map::default(),
                 last: LastValues::new(last_limit),
             }),
         });

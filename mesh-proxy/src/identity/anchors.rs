@@ -7,9 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::tls::TrustAnchors;
+use crate::watch;
 
 /// Short compared to a rotation of roots, which takes hours, and to the kubelet's updates of
 /// volumes about once a minute.

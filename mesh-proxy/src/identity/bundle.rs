@@ -7,21 +7,21 @@
 //! of the proxy. The identity service of Linkerd sends no anchors; the environment's then stay in
 //! use.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_core::trust_bundle::TrustBundle;
 use mesh_api::mesh::identity::{self as wire, WatchRequest};
 use mesh_core::resilience::Backoff;
+use mesh_core::trust_bundle::{BundleRefusal, TrustBundle};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tonic::{Code, Status};
 
 use crate::config::StreamLimits;
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, Client, stream};
 use crate::tls::{Credentials, TrustAnchors};
+use crate::watch;
 
 /// Publishes the bundles that the identity service sends.
 #[derive(Debug)]
@@ -51,10 +51,8 @@ enum BundleError {
     Field(#[from] mesh_api::InvalidField),
     #[error(transparent)]
     Anchors(#[from] crate::tls::TrustAnchorsError),
-    #[error("its number {number} is lower than {current}, the number of the anchors in use")]
-    Outdated { number: u64, current: u64 },
-    #[error("it has the number {0} of the anchors in use, but is not the same")]
-    Ambiguous(u64),
+    #[error(transparent)]
+    Refused(#[from] BundleRefusal),
 }
 
 const WATCH: &str = "/mesh.identity.TrustAnchors/Watch";
@@ -110,6 +108,7 @@ impl BundleFollower {
             // The service that sent new anchors must authenticate itself by them too, so that one
             // whose anchor was withdrawn is not followed any longer.
             tokio::select! {
+                biased;
                 () = following => {}
                 () = changed.notified() => {}
             }
@@ -162,18 +161,8 @@ impl Bundles {
 
     fn adopt(&mut self, message: wire::TrustBundle) -> Result<bool, BundleError> {
         let new = mesh_api::identity::trust_bundle(message)?;
-        if let Some(current) = &self.current {
-            match new.number.cmp(&current.number) {
-                Ordering::Greater => {}
-                Ordering::Equal if new == *current => return Ok(false),
-                Ordering::Equal => return Err(BundleError::Ambiguous(new.number)),
-                Ordering::Less => {
-                    return Err(BundleError::Outdated {
-                        number: new.number,
-                        current: current.number,
-                    });
-                }
-            }
+        if !new.replaces(self.current.as_ref())? {
+            return Ok(false);
         }
         let anchors = TrustAnchors::from_pem(&new.anchors)?;
         let number = new.number;

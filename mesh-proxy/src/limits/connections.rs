@@ -32,6 +32,11 @@ impl ConnectionLimit {
         }
     }
 
+    #[cfg(feature = "simulation")]
+    pub(super) fn available(&self) -> usize {
+        self.permits.available_permits()
+    }
+
     /// Returns a permit for one more connection. Counts a connection that exceeds a limit. If
     /// memory is short, `relieve` frees some.
     pub(crate) fn try_acquire(

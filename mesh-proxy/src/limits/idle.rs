@@ -10,8 +10,9 @@ use std::hash::Hash;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ahash::AHashMap;
 use tokio::time::Instant;
+
+use crate::random::Map;
 
 /// Values by key. A value is in use while other owners of its [`Rc`] exist.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct IdleCache<K, V> {
     max_idle: Duration,
     /// From this number of values on, a new one replaces an unused one.
     limit: usize,
-    entries: RefCell<AHashMap<K, Entry<V>>>,
+    entries: RefCell<Map<K, Entry<V>>>,
     last_sweep: Cell<Instant>,
 }
 

@@ -3,29 +3,38 @@
 //! The algorithm is GCRA with a burst of one second. Buckets belong to a policy and are reset when
 //! it changes, as in Linkerd's proxy.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ahash::AHashMap;
 use mesh_core::identity::Identity;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{HttpServer, RateLimit, ServerPolicy, ServerProtocol};
-use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, Mutex};
 
 /// The limiters of all ports; one in the process.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimits {
     // Locked when a data thread compiles a new policy, never per request.
-    ports: Mutex<AHashMap<u16, PortLimiter>>,
+    ports: Mutex<AHashMap<u16, PortLimiters>>,
+}
+
+/// The limiters of one port. While a policy is replaced, threads that have not read the new one yet
+/// still ask for the limiter of the one before.
+#[derive(Debug, Default)]
+struct PortLimiters {
+    existing: Vec<PolicyLimiter>,
+    /// The last one that a thread asked for. Its buckets last while no connection is open.
+    last: Option<Arc<Limiter>>,
 }
 
 #[derive(Debug)]
-struct PortLimiter {
-    policy: Arc<ServerPolicy>,
-    limiter: Arc<Limiter>,
+struct PolicyLimiter {
+    policy: Weak<ServerPolicy>,
+    limiter: Weak<Limiter>,
 }
 
 /// The limits of one port under one policy.
@@ -64,18 +73,21 @@ impl RateLimits {
     pub(crate) fn limiter(&self, port: u16, policy: &Arc<ServerPolicy>) -> Option<Arc<Limiter>> {
         let limit = rate_limit(policy)?;
         let mut ports = self.ports.lock();
-        if let Some(existing) = ports
-            .get(&port)
-            .filter(|existing| Arc::ptr_eq(&existing.policy, policy))
-        {
-            return Some(existing.limiter.clone());
-        }
-        let limiter = Arc::new(Limiter::new(limit));
-        let port_limiter = PortLimiter {
-            policy: policy.clone(),
-            limiter: limiter.clone(),
-        };
-        ports.insert(port, port_limiter);
+        let PortLimiters { existing, last } = ports.entry(port).or_default();
+        let same = existing
+            .iter()
+            .find(|it| std::ptr::eq(it.policy.as_ptr(), Arc::as_ptr(policy)));
+        let limiter = same.and_then(|it| it.limiter.upgrade());
+        let limiter = limiter.unwrap_or_else(|| {
+            let limiter = Arc::new(Limiter::new(limit));
+            existing.retain(|it| it.limiter.strong_count() > 0);
+            existing.push(PolicyLimiter {
+                policy: Arc::downgrade(policy),
+                limiter: Arc::downgrade(&limiter),
+            });
+            limiter
+        });
+        *last = Some(limiter.clone());
         Some(limiter)
     }
 }
@@ -177,6 +189,10 @@ impl Bucket {
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
@@ -258,5 +274,73 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rate_of_zero_rejects_all_requests() {
         assert_eq!(admitted(&limiter(Some(0), None, &[]), None, 3), 0);
+    }
+
+    /// The bucket of a client that is forgotten is full, so that no client gains a request.
+    #[tokio::test(start_paused = true)]
+    async fn full_buckets_are_removed_when_many_identities_are_known() {
+        let limiter = limiter(None, Some(1), &[]);
+        let take = |client: usize| admitted(&limiter, Some(&format!("c{client}.example")), 1) == 1;
+        let known = || limiter.identities.lock().len();
+        assert!((0..SWEEP_IDENTITIES - 1).all(take));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let (last, more) = (SWEEP_IDENTITIES - 1, SWEEP_IDENTITIES);
+        assert!(take(last), "one less than the limit is kept");
+        assert_eq!(known(), SWEEP_IDENTITIES);
+        assert!(take(0), "a known client adds none");
+        assert_eq!(known(), SWEEP_IDENTITIES);
+        assert!(take(more));
+        assert_eq!(known(), 3, "those that have taken within the second");
+        for client in [0, last, more] {
+            assert!(!take(client), "{client}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limiter_belongs_to_the_policy_of_its_port() {
+        let limits = RateLimits::default();
+        let http = |total| HttpServer {
+            routes: Vec::new(),
+            rate_limit: Some(RateLimit {
+                meta: Meta::new_default("limit"),
+                total: Some(total),
+                identity: None,
+                overrides: Vec::new(),
+            }),
+        };
+        let policy = |protocol| {
+            Arc::new(ServerPolicy {
+                meta: Meta::new_default("server"),
+                protocol,
+                authorizations: [].into(),
+                is_terminating: false,
+            })
+        };
+        let first = policy(ServerProtocol::Http1(http(1)));
+        let limiter = limits.limiter(80, &first).unwrap();
+        assert_eq!(admitted(&limiter, None, 3), 1);
+        let again = limits.limiter(80, &first).unwrap();
+        assert_eq!(admitted(&again, None, 3), 0, "the data threads share it");
+        let other = limits.limiter(81, &first).unwrap();
+        assert_eq!(admitted(&other, None, 3), 1);
+        let timeout = Duration::from_secs(1);
+        for protocol in [
+            ServerProtocol::Http2(http(2)),
+            ServerProtocol::Detect {
+                timeout,
+                http: http(2),
+            },
+        ] {
+            let limiter = limits.limiter(80, &policy(protocol)).unwrap();
+            assert_eq!(admitted(&limiter, None, 3), 2, "a new policy resets it");
+        }
+        let unlimited = ServerProtocol::Http1(HttpServer::default());
+        for protocol in [
+            unlimited,
+            ServerProtocol::Opaque,
+            ServerProtocol::Grpc(Vec::new()),
+        ] {
+            assert!(limits.limiter(80, &policy(protocol)).is_none());
+        }
     }
 }

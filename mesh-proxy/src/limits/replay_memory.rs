@@ -5,7 +5,10 @@
 //! therefore costs retries under load, never requests.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::sync::{AtomicUsize, Ordering};
+
+use mesh_planted::Bug;
 
 /// The bytes that are kept, shared by all data threads without a lock.
 #[derive(Debug)]
@@ -42,6 +45,12 @@ impl ReplayMemory {
         self.used.load(Ordering::Relaxed)
     }
 
+    #[cfg(feature = "simulation")]
+    pub(super) fn free(&self) -> usize {
+        let used = self.used.load(Ordering::Relaxed);
+        self.limit.saturating_sub(used)
+    }
+
     fn reserve(&self, bytes: usize) -> bool {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         let updated = self
@@ -64,11 +73,18 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if Bug::ReplayMemoryLeak.is_planted() {
+            return;
+        }
         self.memory.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use std::thread;
 

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use mesh_runtime::admin::Readiness;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::tls::Credentials;
 use crate::tls::tests::TestCa;
+use crate::watch;
 
 struct Running {
     probe_listener: ProbeListener,
@@ -51,12 +51,7 @@ impl Running {
 async fn accept(listener: &TcpListener, original_dst: SocketAddr) -> AcceptedConnection {
     let (tcp, peer) = listener.accept().await.unwrap();
     let local = tcp.local_addr().unwrap();
-    AcceptedConnection {
-        tcp,
-        peer,
-        local,
-        original_dst,
-    }
+    AcceptedConnection::new(tcp, peer, local, original_dst)
 }
 
 async fn listen() -> (TcpListener, SocketAddr) {

@@ -81,7 +81,7 @@ impl Credentials {
         Self::from_certified_key(&self.id, &self.server_name, certified, anchors, generation)
     }
 
-    fn from_certified_key(
+    pub(super) fn from_certified_key(
         id: &Identity,
         server_name: &Arc<str>,
         certified: Arc<CertifiedKey>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::identity::Identity;
+use mesh_planted::Bug;
 use rustls::server::{ServerConfig, UnbufferedServerConnection};
 use rustls::{CommonState, HandshakeKind};
 use tokio_rustls::TlsAcceptor;
@@ -67,10 +68,12 @@ fn client_info(session: &CommonState) -> Result<ClientTlsInfo, TlsError> {
     let leaf = session
         .peer_certificates()
         .and_then(|certificates| certificates.first());
+    let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
     let id = match leaf {
+        Some(_) if is_resumed && Bug::ResumedIdentityLost.is_planted() => None,
         None => None,
         Some(leaf) => {
-            if session.handshake_kind() == Some(HandshakeKind::Resumed) {
+            if is_resumed {
                 certificate::check_not_expired(leaf).map_err(TlsError::Peer)?;
             }
             Some(certificate::identity_of(leaf).map_err(TlsError::Peer)?)

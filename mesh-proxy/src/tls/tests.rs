@@ -19,6 +19,7 @@ use super::*;
 use crate::transport::Io;
 
 pub(in crate::tls) mod attacker;
+mod client_hello;
 mod openssl;
 mod stream;
 

@@ -110,6 +110,7 @@ impl Exporter {
     async fn run(mut self) {
         let stop = self.stop.clone();
         tokio::select! {
+            biased;
             () = self.client.ready() => {}
             () = stop.cancelled() => {}
         }

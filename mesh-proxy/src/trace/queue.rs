@@ -131,6 +131,7 @@ impl SpanBatches {
         };
         if !self.is_batch_queued() {
             tokio::select! {
+                biased;
                 () = sleep(self.delay) => {}
                 () = self.shared.is_batch.notified() => {}
                 () = stop.cancelled() => {}

@@ -9,13 +9,13 @@ use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::replicas::Connection;
 use crate::tls::{self, Credentials, CredentialsRx, Purpose, TlsError, TrustAnchors};
 use crate::transport::Io;
-use crate::transport::connect::{ConnectError, ConnectOptions, dial};
+use crate::transport::connect::{ConnectError, ConnectOptions, Origin, dial};
+use crate::watch;
 
 /// The client's certificate and trust anchors.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub(super) struct ReplicaDialer {
     pub(super) identity: Option<Identity>,
     pub(super) trust: Trust,
     pub(super) options: ConnectOptions,
+    /// The tasks that call belong to the runtime, not to the proxy.
+    pub(super) origin: Origin,
 }
 
 /// A dead peer is detected within the sum of both. Linkerd's proxy sends no pings to the control
@@ -81,7 +83,7 @@ impl ReplicaDialer {
     }
 
     async fn connect(&self, addr: SocketAddr) -> Result<Connection, DialError> {
-        let io = dial(addr, &self.options).await?;
+        let io = self.origin.run(dial(addr, &self.options)).await?;
         let (io, generation) = match &self.identity {
             None => (io, None),
             Some(id) => {

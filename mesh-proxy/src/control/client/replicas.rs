@@ -1,6 +1,5 @@
 //! The open connections to the replicas of a service, and the rotation over the replicas.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 use tonic::body::Body;
 
 use super::CallError;
+use crate::random::Map;
 use crate::telemetry::control::ControlCall;
 
 /// A response body. Counts as an open stream of its connection until it is dropped.
@@ -31,9 +31,9 @@ pub(super) struct Replicas {
     addrs: Vec<SocketAddr>,
     /// When no replica could be reached last, and the error.
     failure: Option<(Instant, CallError)>,
-    open: HashMap<SocketAddr, Vec<Connection>>,
+    open: Map<SocketAddr, Vec<Connection>>,
     /// Unreachable replicas, which are tried last until this time.
-    unreachable: HashMap<SocketAddr, Instant>,
+    unreachable: Map<SocketAddr, Instant>,
     /// Counts the calls, for the rotation over the replicas.
     rotation: usize,
 }

@@ -291,7 +291,7 @@ fn stream_without_close_notify_ends_with_an_error() {
                 client.write_all(b"half a").await.unwrap();
                 client.flush().await.unwrap();
                 if is_truncated {
-                    let socket = SockRef::from(client.tcp());
+                    let socket = SockRef::from(client.tcp().kernel().unwrap());
                     socket.shutdown(Shutdown::Write).unwrap();
                 } else {
                     client.shutdown().await.unwrap();

@@ -1,7 +1,7 @@
 //! The reply of a filter, which ends a request in place of the application.
 //!
-//! It is not an error: the policy asks for it, and metrics count its status. [`super::filter`]
-//! makes replies, [`super::synthetic_response`] converts them to responses.
+//! It is not an error: the policy asks for it, and metrics count its status. [`crate::filter`]
+//! makes replies, [`crate::http::synthetic_response`] converts them to responses.
 
 use std::fmt;
 

@@ -12,9 +12,9 @@ use mesh_core::route::filter::{Filter, HeaderModifier, Redirect, UrlRewrite};
 use mesh_core::route::http::RequestHead;
 use tokio::time::{Sleep, sleep};
 
-use super::local_reply::LocalReply;
-use super::{Request, uri};
 use crate::error::{Error, Kind};
+use crate::http::{Request, uri};
+use crate::local_reply::LocalReply;
 
 /// What the filters of a request have to know of each other.
 pub(crate) struct FilterState {
