@@ -22,7 +22,7 @@ use crate::http::Protocol;
 use crate::telemetry::detect::DetectFamilies;
 use crate::telemetry::labels::Direction;
 use crate::transport::detect::{self, FirstSpeaker, HttpDetected, TlsDetected};
-use crate::transport::{Io, Scratch};
+use crate::transport::{Io, Scratch, Stage};
 
 /// Classifies the connections of one direction on one data thread.
 pub(crate) struct Classifier {
@@ -48,12 +48,12 @@ pub(crate) enum ProtocolPlan {
     DetectVersion,
 }
 
-/// The kind of a connection. `C` is a connection to the server.
+/// The kind of a connection. `C` is a connection to the server, and `E` why there is none.
 #[derive(Debug)]
-pub(crate) enum Classification<C> {
+pub(crate) enum Classification<C, E> {
     Http(Protocol),
-    /// Contains the connection to the server if detection has opened it.
-    Opaque(Option<Box<C>>),
+    /// Contains the connection to the server if detection has tried to open it.
+    Opaque(Option<Result<Box<C>, Box<E>>>),
     /// The client closed the connection during detection, or was silent while the proxy drains.
     Closed,
 }
@@ -88,56 +88,71 @@ impl Classifier {
 
     /// Determines the protocol of a connection to `server` by `plan`. Detection is counted with
     /// `labels`. While the client is silent, `dial` connects to the server, or returns `None` if
-    /// the proxy must not or cannot.
-    pub(crate) async fn classify<C: AsMut<Io>>(
+    /// only the client's bytes can decide whether the proxy may. If earlier detection has `opened`
+    /// a connection to the server, that one is used.
+    pub(crate) async fn classify<C: AsMut<Io>, E>(
         &self,
         client: &mut Io,
         plan: ProtocolPlan,
         server: SocketAddr,
         labels: impl Fn() -> Labels,
-        dial: impl AsyncFnOnce() -> Option<C>,
-    ) -> io::Result<Classification<C>> {
+        mut opened: Option<Box<C>>,
+        dial: impl AsyncFnOnce() -> Option<Result<C, E>>,
+    ) -> io::Result<Classification<C, E>> {
         let timeout = match plan {
-            ProtocolPlan::Opaque => return Ok(Classification::Opaque(None)),
-            ProtocolPlan::Http(protocol) => return Ok(Classification::Http(protocol)),
+            ProtocolPlan::Opaque => return Ok(Classification::Opaque(opened.map(Ok))),
+            ProtocolPlan::Http(protocol) => return Ok(as_http(protocol, opened)),
             ProtocolPlan::DetectVersion => self.timeout,
             ProtocolPlan::Detect(timeout) => {
+                let dial = async || match opened.take() {
+                    Some(server) => Some(Ok(*server)),
+                    None => dial().await,
+                };
                 let first = self.first_speaker(client, timeout, server, &labels, dial);
                 match first.await? {
-                    Some(FirstSpeaker::Client) => timeout,
+                    Some(FirstSpeaker::Client(server)) => {
+                        opened = server.or(opened);
+                        timeout
+                    }
                     Some(FirstSpeaker::Server(server) | FirstSpeaker::ServerClosed(server)) => {
-                        return Ok(Classification::Opaque(Some(server)));
+                        return Ok(Classification::Opaque(Some(Ok(server))));
+                    }
+                    Some(FirstSpeaker::Unreachable(error)) => {
+                        return Ok(Classification::Opaque(Some(Err(error))));
                     }
                     Some(FirstSpeaker::ClientFinished(server) | FirstSpeaker::Neither(server)) => {
-                        return Ok(Classification::Opaque(server));
+                        return Ok(Classification::Opaque(server.or(opened).map(Ok)));
                     }
                     None => return Ok(Classification::Closed),
                 }
             }
         };
-        Ok(match self.detect_http(client, timeout, labels).await? {
-            HttpDetected::Http1 => Classification::Http(Protocol::Http1),
-            HttpDetected::Http2 => Classification::Http(Protocol::Http2),
+        let protocol = match self.detect_http(client, timeout, labels).await? {
+            HttpDetected::Http1 => Protocol::Http1,
+            HttpDetected::Http2 => Protocol::Http2,
             HttpDetected::TimedOut | HttpDetected::NotHttp
                 if plan == ProtocolPlan::DetectVersion =>
             {
-                Classification::Http(Protocol::Http1)
+                Protocol::Http1
             }
-            HttpDetected::NotHttp | HttpDetected::TimedOut => Classification::Opaque(None),
-            HttpDetected::Eof => Classification::Closed,
-        })
+            HttpDetected::NotHttp | HttpDetected::TimedOut => {
+                return Ok(Classification::Opaque(opened.map(Ok)));
+            }
+            HttpDetected::Eof => return Ok(Classification::Closed),
+        };
+        Ok(as_http(protocol, opened))
     }
 
     /// Waits for the first bytes of either peer (docs/adr/0038). `None` if the proxy drains and
     /// both remain silent. The parameters are the same as in [`Classifier::classify`].
-    pub(crate) async fn first_speaker<C: AsMut<Io>>(
+    pub(crate) async fn first_speaker<C: AsMut<Io>, E>(
         &self,
         client: &mut Io,
         timeout: Duration,
         server: SocketAddr,
         labels: impl Fn() -> Labels,
-        dial: impl AsyncFnOnce() -> Option<C>,
-    ) -> io::Result<Option<FirstSpeaker<C>>> {
+        dial: impl AsyncFnOnce() -> Option<Result<C, E>>,
+    ) -> io::Result<Option<FirstSpeaker<C, E>>> {
         let start = Instant::now();
         let delay = self.server_first.dial_delay(server);
         let scratch = &self.scratch;
@@ -147,12 +162,12 @@ impl Classifier {
         };
         let first = first?;
         let detected = match &first {
-            FirstSpeaker::Client => return Ok(Some(first)),
+            FirstSpeaker::Client(_) => return Ok(Some(first)),
             FirstSpeaker::Server(_) => {
                 self.server_first.insert(server);
                 HttpDetected::NotHttp
             }
-            FirstSpeaker::ServerClosed(_) => HttpDetected::NotHttp,
+            FirstSpeaker::ServerClosed(_) | FirstSpeaker::Unreachable(_) => HttpDetected::NotHttp,
             FirstSpeaker::ClientFinished(_) => HttpDetected::Eof,
             FirstSpeaker::Neither(_) => HttpDetected::TimedOut,
         };
@@ -163,9 +178,17 @@ impl Classifier {
     /// Detects TLS and its server name. A client that is silent while the proxy drains counts as
     /// closed.
     pub(crate) async fn detect_tls(&self, client: &mut Io) -> io::Result<TlsDetected> {
-        let detecting = pin!(detect::tls(client, &self.scratch, self.timeout));
-        let detected = self.unless_draining(detecting).await;
-        detected.unwrap_or(Ok(TlsDetected::Eof))
+        let detected = {
+            let detecting = pin!(detect::tls(client, &self.scratch, self.timeout));
+            self.unless_draining(detecting).await
+        };
+        let Some(detected) = detected else {
+            return Ok(TlsDetected::Eof);
+        };
+        if let Ok(TlsDetected::Eof) = detected {
+            client.enter(Stage::ClientFinished);
+        }
+        detected
     }
 
     async fn detect_http(
@@ -175,10 +198,16 @@ impl Classifier {
         labels: impl Fn() -> Labels,
     ) -> io::Result<HttpDetected> {
         let start = Instant::now();
-        let detecting = pin!(detect::http(client, &self.scratch, timeout));
-        let Some(detected) = self.unless_draining(detecting).await else {
+        let detected = {
+            let detecting = pin!(detect::http(client, &self.scratch, timeout));
+            self.unless_draining(detecting).await
+        };
+        let Some(detected) = detected else {
             return Ok(HttpDetected::Eof);
         };
+        if let Ok(HttpDetected::Eof) = detected {
+            client.enter(Stage::ClientFinished);
+        }
         self.record(&labels(), &detected, start);
         detected
     }
@@ -201,6 +230,14 @@ impl Classifier {
             () = timeout => None,
         }
     }
+}
+
+/// Requests select their server: a connection that detection has opened remains unused.
+fn as_http<C: AsMut<Io>, E>(protocol: Protocol, opened: Option<Box<C>>) -> Classification<C, E> {
+    if let Some(mut unused) = opened {
+        (*unused).as_mut().end_on_close();
+    }
+    Classification::Http(protocol)
 }
 
 impl ServerFirst {

@@ -93,7 +93,11 @@ impl TestEnv {
                 server.write_all(b"220 welcome\r\n").unwrap();
             }
             accepted.push(server);
-            (event != ServerUnreachable).then_some(io)
+            Some(if event == ServerUnreachable {
+                Err(())
+            } else {
+                Ok(io)
+            })
         };
         let start = Instant::now();
         let happens = async {
@@ -112,7 +116,7 @@ impl TestEnv {
         };
         let classifying = async {
             let classifier = &self.classifier;
-            let classified = classifier.classify(&mut io, plan, addr(80), labels, dial);
+            let classified = classifier.classify(&mut io, plan, addr(80), labels, None, dial);
             (classified.await.unwrap(), start.elapsed().as_millis())
         };
         let ((classified, millis), ()) = tokio::join!(classifying, happens);
@@ -120,7 +124,8 @@ impl TestEnv {
             Classification::Http(Protocol::Http1) => "HTTP/1",
             Classification::Http(Protocol::Http2) => "HTTP/2",
             Classification::Opaque(None) => "opaque",
-            Classification::Opaque(Some(_)) => "opaque, connected",
+            Classification::Opaque(Some(Ok(_))) => "opaque, connected",
+            Classification::Opaque(Some(Err(_))) => "opaque, unreachable",
             Classification::Closed => "closed",
         };
         (name, millis, accepted.len())
@@ -158,11 +163,12 @@ const TABLE: &[(ProtocolPlan, Event, Classified, &str)] = &[
     (DETECT, ClientSends(0, PARTIAL), ("opaque", 3000, 0), "read_timeout 3"),
     (DETECT, ClientSends(199, GET), ("HTTP/1", 199, 0), "http/1 0"),
     (DETECT, ClientSends(1000, GET), ("HTTP/1", 1000, 1), "http/1 0"),
-    (DETECT, ClientSends(1000, PARTIAL), ("opaque", 4000, 1), "read_timeout 3"),
+    (DETECT, ClientSends(1000, OTHER), ("opaque, connected", 1000, 1), "not_http 0"),
+    (DETECT, ClientSends(1000, PARTIAL), ("opaque, connected", 4000, 1), "read_timeout 3"),
     (DETECT, ClientCloses, ("opaque", 0, 0), "error 0"),
     (DETECT, ServerSends, ("opaque, connected", 200, 1), "not_http 0.2"),
     (DETECT, Silence, ("opaque, connected", 3000, 1), "read_timeout 3"),
-    (DETECT, ServerUnreachable, ("opaque", 3000, 1), "read_timeout 3"),
+    (DETECT, ServerUnreachable, ("opaque, unreachable", 200, 1), "not_http 0.2"),
     (DETECT, ProxyDrains(0), ("closed", 1000, 1), ""),
     (DETECT, ProxyDrains(2500), ("opaque, connected", 3000, 1), "read_timeout 3"),
     (DETECT_VERSION, ClientSends(0, GET), ("HTTP/1", 0, 0), "http/1 0"),

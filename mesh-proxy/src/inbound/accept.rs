@@ -18,11 +18,13 @@ use super::tcp::Tunnel;
 use crate::classify::{Classification, ProtocolPlan};
 use crate::http::Protocol;
 use crate::telemetry::labels::{Direction, NoServerTls, ServerTls};
-use crate::tls::{self, Credentials, Purpose};
-use crate::transport::Io;
+use crate::tls::server::ClientTlsInfo;
+use crate::tls::{self, Credentials, Purpose, TlsError};
+use crate::transport::connect::ConnectError;
 use crate::transport::detect::{FirstSpeaker, TlsDetected};
 use crate::transport::header::SessionProtocol;
 use crate::transport::listen::AcceptedConnection;
+use crate::transport::{Io, Stage};
 
 /// A connection with resolved TLS, policy and protocol.
 pub(super) enum ResolvedConnection {
@@ -65,6 +67,19 @@ pub(super) fn protocol_plan(
         }
         (Served::Detected(timeout), None) => ProtocolPlan::Detect(timeout),
     })
+}
+
+/// Performs the handshake of a client that names this proxy. `alpn` allows a transport header.
+pub(super) async fn perform_handshake(
+    io: Io,
+    credentials: &Credentials,
+    alpn: bool,
+) -> Result<(Io, ClientTlsInfo), TlsError> {
+    io.enter(Stage::Handshake);
+    let handshake = tls::server::terminate(io, credentials, alpn, Purpose::Traffic);
+    let (io, info) = Box::pin(handshake).await?;
+    io.enter(Stage::Unserved);
+    Ok((io, info))
 }
 
 impl Inbound {
@@ -117,12 +132,14 @@ impl Inbound {
         let mut io = Io::plain(accepted.tcp);
         let plain = Peer::plain(accepted.peer, target, NoServerTls::NoTlsFromRemote);
         let enforcer = self.enforcer_with_policy(&plain).await?;
+        // The application has accepted it while the client was silent.
+        let mut app = None;
         match enforcer.current_policy().server.protocol.served() {
             Served::Opaque => {
                 let peer = Peer::plain(accepted.peer, target, NoServerTls::PortSkipped);
                 let enforcer = self.enforcer(&peer)?;
-                return Box::pin(self.resolve_protocol(io, peer, enforcer, ProtocolPlan::Opaque))
-                    .await;
+                let plan = ProtocolPlan::Opaque;
+                return Box::pin(self.resolve_protocol(io, peer, enforcer, plan, None)).await;
             }
             Served::Detected(_) => {
                 let timeout = self.classifier.timeout;
@@ -130,30 +147,34 @@ impl Inbound {
                 let dial = async || self.connect_if_authorized(&plain, &enforcer).await;
                 let classifier = &self.classifier;
                 let first = classifier.first_speaker(&mut io, timeout, target, labels, dial);
-                match first.await? {
-                    Some(FirstSpeaker::Client) => {}
+                let opened = match first.await? {
+                    Some(FirstSpeaker::Client(opened)) => {
+                        app = opened;
+                        None
+                    }
                     // Such as a probe or a scan of ports, which is not worth a log line.
                     Some(FirstSpeaker::ClientFinished(None)) if !enforcer.is_authorized(&plain) => {
                         return Ok(ResolvedConnection::Closed);
                     }
-                    Some(FirstSpeaker::ClientFinished(app)) => {
-                        let io = enforcer.measure(io);
-                        let opening = self.open_tunnel(io, app, plain, enforcer);
-                        return Ok(ResolvedConnection::Tunnel(Box::pin(opening).await?));
-                    }
+                    Some(FirstSpeaker::ClientFinished(app)) => Some(app.map(Ok)),
                     Some(
                         FirstSpeaker::Server(app)
                         | FirstSpeaker::ServerClosed(app)
                         | FirstSpeaker::Neither(Some(app)),
-                    ) => {
-                        let io = enforcer.measure(io);
-                        let opening = self.open_tunnel(io, Some(app), plain, enforcer);
-                        return Ok(ResolvedConnection::Tunnel(Box::pin(opening).await?));
+                    ) => Some(Some(Ok(app))),
+                    Some(FirstSpeaker::Unreachable(error)) => Some(Some(Err(error))),
+                    Some(FirstSpeaker::Neither(None)) if enforcer.is_authorized(&plain) => {
+                        Some(None)
                     }
                     Some(FirstSpeaker::Neither(None)) => {
                         return Err(ConnectionError::TlsTimedOut(timeout));
                     }
                     None => return Ok(ResolvedConnection::Closed),
+                };
+                if let Some(opened) = opened {
+                    let io = enforcer.measure(io);
+                    let opening = self.open_tunnel(io, opened, plain, enforcer);
+                    return Ok(ResolvedConnection::Tunnel(Box::pin(opening).await?));
                 }
             }
             Served::Tls | Served::Http(_) => {}
@@ -165,7 +186,7 @@ impl Inbound {
         let enforcer = self.enforcer(&peer)?;
         let policy = enforcer.current_policy();
         match protocol_plan(policy.server.protocol.served(), &peer.tls, None) {
-            Some(plan) => Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await,
+            Some(plan) => Box::pin(self.resolve_protocol(io, peer, enforcer, plan, app)).await,
             None => {
                 // Counts and refuses it as an unauthorized connection.
                 enforcer.authorize_connection(&peer)?;
@@ -194,25 +215,26 @@ impl Inbound {
         if sni.as_deref() != Some(credentials.server_name()) {
             return Ok(Some((io, ServerTls::Opaque { sni })));
         }
-        let handshake = tls::server::terminate(io, &credentials, false, Purpose::Traffic);
-        let (io, info) = Box::pin(handshake).await?;
+        let (io, info) = perform_handshake(io, &credentials, false).await?;
         let tls = ServerTls::Established { client: info.id };
         Ok(Some((io, tls)))
     }
 
-    /// Resolves the protocol of a connection with resolved TLS and policy.
+    /// Resolves the protocol of a connection with resolved TLS and policy. `app` is a connection to
+    /// the application, if there is one already.
     pub(super) async fn resolve_protocol(
         &self,
         io: Io,
         peer: Peer,
         enforcer: ActiveEnforcer,
         plan: ProtocolPlan,
+        app: Option<Box<Io>>,
     ) -> Result<ResolvedConnection, ConnectionError> {
         let mut io = enforcer.measure(io);
         let labels = || enforcer.detection_labels();
         let dial = async || self.connect_if_authorized(&peer, &enforcer).await;
         let classifier = &self.classifier;
-        let classified = classifier.classify(&mut io, plan, peer.target, labels, dial);
+        let classified = classifier.classify(&mut io, plan, peer.target, labels, app, dial);
         Ok(match classified.await? {
             Classification::Http(protocol) => ResolvedConnection::Http {
                 io,
@@ -229,12 +251,21 @@ impl Inbound {
     }
 
     /// Connects to the application during detection, only for clients that the policy authorizes
-    /// without inspecting requests.
-    async fn connect_if_authorized(&self, peer: &Peer, enforcer: &PolicyEnforcer) -> Option<Io> {
+    /// without inspecting requests: others may still send a request or a ClientHello that it
+    /// allows.
+    async fn connect_if_authorized(
+        &self,
+        peer: &Peer,
+        enforcer: &PolicyEnforcer,
+    ) -> Option<Result<Io, ConnectError>> {
         if !enforcer.is_authorized(peer) {
             return None;
         }
-        self.apps.connect(peer.target).await.ok()
+        match self.apps.connect(peer.target).await {
+            // It may accept later: its backlog may be full.
+            Err(ConnectError::TimedOut { .. }) => None,
+            connected => Some(connected),
+        }
     }
 
     /// Refuses the proxy's own ports as a target: such a connection would come back to the proxy.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
-use tokio::net::TcpStream;
 
 use super::Inbound;
 use super::error::ConnectionError;
@@ -21,13 +20,14 @@ use crate::http::server::Server;
 use crate::telemetry::labels::{Direction, ServerTls};
 use crate::transport::Io;
 use crate::transport::detect::{self, HttpDetected};
+use crate::transport::socket::Socket;
 
 /// Probes and scrapers send their requests immediately.
 const DETECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Inbound {
     /// Serves one connection to the admin interface. Logs and counts every failure.
-    pub(crate) async fn serve_admin(self: Rc<Self>, tcp: TcpStream, admin: Admin) {
+    pub(crate) async fn serve_admin(self: Rc<Self>, tcp: Socket, admin: Admin) {
         let (Ok(client), Ok(target)) = (tcp.peer_addr(), tcp.local_addr()) else {
             // The client has closed the connection already.
             return;
@@ -58,7 +58,7 @@ impl Inbound {
 
     async fn accept_admin(
         self: &Rc<Self>,
-        tcp: TcpStream,
+        tcp: Socket,
         client: SocketAddr,
         target: SocketAddr,
         admin: Admin,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_runtime::drain::{Part, Watch};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -29,6 +29,7 @@ use crate::limits::idle::IdleCache;
 use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
 use crate::transport::connect::{self, ConnectError, ConnectOptions};
+use crate::watch;
 
 /// The HTTP clients of one data thread, by address of the application.
 pub(super) struct Apps {

@@ -7,12 +7,11 @@
 use std::net::SocketAddr;
 
 use super::Inbound;
-use super::accept::{ResolvedConnection, protocol_plan};
+use super::accept::{ResolvedConnection, perform_handshake, protocol_plan};
 use super::error::ConnectionError;
 use super::peer::Peer;
 use crate::telemetry::labels::ServerTls;
-use crate::tls::{self, Purpose};
-use crate::transport::detect::{self, TlsDetected};
+use crate::transport::detect::TlsDetected;
 use crate::transport::listen::AcceptedConnection;
 use crate::transport::{Io, header};
 
@@ -24,7 +23,7 @@ impl Inbound {
         let limit = self.classifier.timeout;
         let credentials = self.credentials()?;
         let mut io = Io::plain(accepted.tcp);
-        match detect::tls(&mut io, &self.context.scratch, limit).await? {
+        match self.classifier.detect_tls(&mut io).await? {
             TlsDetected::ClientHello { sni: Some(sni) } if *sni == *credentials.server_name() => {}
             TlsDetected::TimedOut => return Err(ConnectionError::TlsTimedOut(limit)),
             TlsDetected::Eof => return Ok(ResolvedConnection::Closed),
@@ -33,8 +32,7 @@ impl Inbound {
             }
         }
         // Transport headers are for ports whose connections are opaque.
-        let handshake = tls::server::terminate(io, &credentials, true, Purpose::Traffic);
-        let (mut io, info) = Box::pin(handshake).await?;
+        let (mut io, info) = perform_handshake(io, &credentials, true).await?;
         let Some(id) = info.id else {
             return Err(ConnectionError::NotAuthenticated);
         };
@@ -63,6 +61,6 @@ impl Inbound {
         let Some(plan) = protocol_plan(served, &peer.tls, Some(header.session)) else {
             return Err(ConnectionError::NotAuthenticated);
         };
-        Box::pin(self.resolve_protocol(io, peer, enforcer, plan)).await
+        Box::pin(self.resolve_protocol(io, peer, enforcer, plan, None)).await
     }
 }

@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue, Version};
 use mesh_core::route::http::RequestHead;
 use mesh_core::tap::{TapContext, TapDirection};
 use mesh_core::trace::SpanKind;
+use mesh_planted::Bug;
 use mesh_runtime::admin::Admin;
 use mesh_runtime::drain::Watch;
 
@@ -24,19 +25,20 @@ use crate::access_log::OpenEntry;
 use crate::config::ClientTrust;
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind, Side, UNEXPECTED};
+use crate::filter::{self, FilterState};
 use crate::http::body::GrpcErrorTrailers;
 use crate::http::client::{Client, SendError};
-use crate::http::filter::FilterState;
 use crate::http::headers::{
     CLIENT_ID, ORIG_PROTO, PROXY_CONNECTION, PROXY_ERROR, PROXY_UNDELIVERED,
 };
-use crate::http::local_reply::LocalReply;
 use crate::http::synthetic_response::{ErrorDetail, RequestContext};
 use crate::http::{
-    ErrorCode, HttpHandler, Protocol, Request, Reset, Response, filter, grpc, headers, orig_proto,
+    ErrorCode, HttpHandler, Protocol, Request, Reset, Response, grpc, headers, orig_proto,
     synthetic_response, uri,
 };
-use crate::retry::{self, Failure, Report};
+use crate::local_reply::LocalReply;
+use crate::random;
+use crate::retry::{self, Failure, Report, Requester, unsent};
 use crate::tap::TapRecorder;
 use crate::telemetry::http::{EndpointMetrics, Exchange, ExchangeMetrics};
 use crate::telemetry::labels::{self, Direction};
@@ -188,8 +190,8 @@ enum Answer {
 /// A request without a response from its destination.
 struct RequestFailure {
     error: Error,
-    /// How sending it failed, if it was sent.
-    failure: Option<Failure>,
+    /// How sending it failed, if it was sent, and whether its method is idempotent.
+    sending: Option<(Failure, bool)>,
 }
 
 impl RequestHandler {
@@ -245,7 +247,7 @@ impl RequestHandler {
         let revocable = self.enforcer.track(&self.peer, &head);
         // Inbound policies have only filters of the API, which leave no state for the response.
         let mut filters = FilterState::new(permit.prefix());
-        let applied = filter::apply(permit.filters(), request, &mut filters, rand::random)?;
+        let applied = filter::apply(permit.filters(), request, &mut filters, random::random)?;
         if let ControlFlow::Break(reply) = applied {
             return Ok(Answer::Reply(reply));
         }
@@ -271,6 +273,7 @@ impl RequestHandler {
             Some(id) => {
                 headers.insert(CLIENT_ID, id.clone());
             }
+            None if Bug::ClientIdForwarded.is_planted() => {}
             None => {
                 headers.remove(CLIENT_ID);
             }
@@ -344,7 +347,7 @@ impl RequestHandler {
             Err(error) => {
                 exchange.failed((&error).into());
                 Err(RequestFailure {
-                    failure: Some((&error).into()),
+                    sending: Some(((&error).into(), request.method().is_idempotent())),
                     error: error.into(),
                 })
             }
@@ -384,7 +387,7 @@ impl RequestHandler {
         request_context: RequestContext,
         failure: &RequestFailure,
     ) -> Result<Response, Reset> {
-        let RequestFailure { error, failure } = failure;
+        let RequestFailure { error, sending } = failure;
         let meshed = self.peer.identity().is_some();
         if let Some(reason) = error.kind.reason(Side::Inbound) {
             self.count_error(reason);
@@ -395,19 +398,23 @@ impl RequestHandler {
             }
             _ => tracing::debug!(client = %self.peer.client, %error, "Request failed"),
         }
-        let has_responded = self.has_responded.get();
-        let undelivered = match failure.map(|failure| retry::report(failure, meshed, has_responded))
-        {
-            Some(Report::Refusal) => return Err(Reset(ErrorCode::REFUSED_STREAM)),
-            Some(Report::Response(undelivered)) => undelivered,
-            None => None,
-        };
+        let report = sending.map_or(Report::Response, |(failure, is_idempotent)| {
+            let to = Requester {
+                is_meshed: meshed,
+                has_response: self.has_responded.get(),
+                may_repeat: is_idempotent && request_context.is_http1(),
+            };
+            retry::report(failure, to)
+        });
+        if report == Report::Refusal {
+            return Err(Reset(ErrorCode::REFUSED_STREAM));
+        }
         let detail = ErrorDetail {
             informational: meshed,
         };
         let mut response = synthetic_response::error(request_context, error, detail)?;
-        if let Some(undelivered) = undelivered {
-            undelivered.insert_into(response.headers_mut());
+        if report == Report::Unsent {
+            unsent::report(response.headers_mut());
         }
         Ok(response)
     }
@@ -417,7 +424,7 @@ impl From<Error> for RequestFailure {
     fn from(error: Error) -> Self {
         Self {
             error,
-            failure: None,
+            sending: None,
         }
     }
 }

@@ -19,8 +19,8 @@ use mesh_core::policy::inbound::{
 use mesh_core::route::RuleIndex;
 use mesh_core::route::filter::Filter;
 use mesh_core::route::http::RequestHead;
+use mesh_planted::Bug;
 use mesh_runtime::metrics::{Counter, Labels};
-use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::peer::{Peer, client_tls};
@@ -35,6 +35,7 @@ use crate::telemetry::http::ExchangeMetrics;
 use crate::telemetry::labels::{self, PermitLabels, ServerTls, TargetAddr};
 use crate::telemetry::tcp::TransportMetrics;
 use crate::transport::Io;
+use crate::watch;
 
 /// Enforces the policy of one address for one client identity (or kind of missing identity).
 pub(super) struct PolicyEnforcer {
@@ -155,7 +156,7 @@ impl PolicyEnforcer {
     pub(super) fn current_policy(&self) -> Rc<CompiledPolicy> {
         let mut policies = self.policies.borrow_mut();
         // An error means that the policy is no longer updated; the last one stays in force.
-        if policies.has_changed().unwrap_or(false) {
+        if policies.has_changed().unwrap_or(false) && !Bug::StalePolicy.is_planted() {
             let server = policies.borrow_and_update().policy.clone();
             let mut compiled = self.compiled.borrow_mut();
             // The policy is the same when the policy service confirms the one used before its
@@ -216,7 +217,7 @@ impl PolicyEnforcer {
     pub(super) async fn revoked(&self, peer: &Peer) {
         let mut policies = self.policies.borrow().clone();
         loop {
-            if !self.is_authorized(peer) {
+            if !self.is_authorized(peer) && !Bug::RevocationLost.is_planted() {
                 let labels = self.authz_labels(&self.current_policy(), None, None);
                 self.context
                     .families

@@ -6,6 +6,7 @@ use super::error::ConnectionError;
 use super::peer::Peer;
 use super::policy::ActiveEnforcer;
 use crate::context::ProxyContext;
+use crate::transport::connect::ConnectError;
 use crate::transport::{Io, copy};
 
 /// An authorized client connection and its connection to the application.
@@ -17,23 +18,20 @@ pub(super) struct Tunnel {
 }
 
 impl Inbound {
-    /// Authorizes the connection, then connects to the application if `app` is not yet open.
+    /// Authorizes the connection, then connects to the application. If detection has tried to,
+    /// `app` is the result.
     pub(super) async fn open_tunnel(
         &self,
         client: Io,
-        app: Option<Box<Io>>,
+        app: Option<Result<Box<Io>, Box<ConnectError>>>,
         peer: Peer,
         enforcer: ActiveEnforcer,
     ) -> Result<Tunnel, ConnectionError> {
-        // Otherwise its client would take the end for a complete, empty stream.
-        let authorized = enforcer.authorize_connection(&peer);
-        authorized.inspect_err(|_| client.reset_on_close())?;
+        enforcer.authorize_connection(&peer)?;
         let app = match app {
-            Some(app) => *app,
-            None => {
-                let app = self.apps.connect(peer.target).await;
-                app.inspect_err(|_| client.reset_on_close())?
-            }
+            Some(Ok(app)) => *app,
+            Some(Err(error)) => return Err((*error).into()),
+            None => self.apps.connect(peer.target).await?,
         };
         Ok(Tunnel {
             client,
@@ -54,14 +52,16 @@ impl Inbound {
         let ProxyContext { scratch, drain, .. } = &*self.context;
         let idle = self.context.config.half_closed_idle;
         tokio::select! {
+            biased;
+            // First, so that no byte is copied that the policy no longer allows.
+            () = enforcer.revoked(&peer) => {
+                tracing::info!(client = %peer.client, server = %peer.target, "Connection terminated: the policy no longer allows it");
+            }
             copied = copy::duplex(client, app, scratch, idle, drain) => {
                 if let Err(error) = copied {
                     // The client or the application failed; the close is counted with its reason.
                     tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection aborted");
                 }
-            }
-            () = enforcer.revoked(&peer) => {
-                tracing::info!(client = %peer.client, server = %peer.target, "Connection terminated: the policy no longer allows it");
             }
         }
     }

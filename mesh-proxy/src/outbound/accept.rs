@@ -116,9 +116,7 @@ impl Outbound {
         } else {
             self.resolve_original(&mut io, client, dst).await
         };
-        // After a mere close the application would have an empty stream that looks complete.
-        let resolved = resolved.inspect_err(|_| io.reset_on_close())?;
-        Ok((io, resolved))
+        Ok((io, resolved?))
     }
 
     /// Resolves a connection whose destination is the original one.
@@ -143,20 +141,16 @@ impl Outbound {
             OutboundProtocol::Opaque(_) => ProtocolPlan::Opaque,
             OutboundProtocol::Tls(_) => return Box::pin(self.resolve_tls(io, &target)).await,
         };
-        // An error is reported when the connection is forwarded, if the client sends no HTTP.
         let dial = async || {
             if !opaque::is_forwarded(protocol) {
                 return None;
             }
-            self.opaque.connect(&target).await.ok()
+            Some(self.opaque.connect(&target).await)
         };
-        let classified = self.classifier.classify(io, plan, dst, labels, dial);
+        let classified = self.classifier.classify(io, plan, dst, labels, None, dial);
         let classified = classified.await?;
         // What the application has sent was meant for the object that had the address.
         if updates.borrow().replaces(target.object.as_ref()) {
-            if let Classification::Opaque(_) = classified {
-                io.reset_on_close();
-            }
             return Ok(ResolvedConnection::Closed);
         }
         Ok(match classified {
@@ -164,7 +158,9 @@ impl Outbound {
                 let connection = self.http.connection(client, dst, updates);
                 ResolvedConnection::Http(Rc::new(connection), protocol)
             }
-            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(server),
+            Classification::Opaque(Some(server)) => {
+                ResolvedConnection::Tunnel(server.map_err(|error| *error)?)
+            }
             Classification::Opaque(None) => {
                 let server = Box::pin(self.opaque.connect(&target)).await?;
                 ResolvedConnection::Tunnel(Box::new(server))
@@ -190,15 +186,17 @@ impl Outbound {
             if !opaque::is_forwarded(&target.policy.protocol) {
                 return None;
             }
-            self.opaque.connect(&target).await.ok()
+            Some(self.opaque.connect(&target).await)
         };
-        let classified = self.classifier.classify(io, plan, dst, labels, dial);
+        let classified = self.classifier.classify(io, plan, dst, labels, None, dial);
         Ok(match classified.await? {
             Classification::Http(protocol) => {
                 let connection = self.http.ingress_connection(client, dst);
                 ResolvedConnection::Http(Rc::new(connection), protocol)
             }
-            Classification::Opaque(Some(server)) => ResolvedConnection::Tunnel(server),
+            Classification::Opaque(Some(server)) => {
+                ResolvedConnection::Tunnel(server.map_err(|error| *error)?)
+            }
             Classification::Opaque(None) => {
                 let target = self.original_target(dst).await?;
                 if let OutboundProtocol::Tls(_) = target.policy.protocol {

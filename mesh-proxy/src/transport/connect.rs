@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tokio::net::TcpStream;
 
-use super::listen::configure;
-use super::{Io, SocketOptions, source_port};
+use super::socket::Socket;
+use super::{Io, SocketOptions};
 
 /// How long to wait after each shortage of the machine before the connection is tried again. The
 /// client would receive the error of a pod's only application, which has no alternative.
@@ -31,17 +30,46 @@ pub enum ConnectError {
     #[error("connection to {addr} timed out after {limit:?}")]
     TimedOut { addr: SocketAddr, limit: Duration },
     #[error("cannot connect to {addr}")]
-    Io {
-        addr: SocketAddr,
-        #[source]
-        source: io::Error,
-    },
+    Io { addr: SocketAddr, source: io::Error },
 }
 
 impl ConnectError {
     /// Whether the peer refused the connection.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+/// Which process opens the connections of a task. There is one, except in a simulation.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    #[cfg(feature = "simulation")]
+    process: Option<mesh_simnet::Process>,
+}
+
+impl Origin {
+    /// The process of the calling task.
+    pub(crate) fn current() -> Self {
+        Self {
+            #[cfg(feature = "simulation")]
+            process: mesh_simnet::current(),
+        }
+    }
+
+    /// Runs `opening` as this process, whichever task awaits it.
+    #[cfg(not(feature = "simulation"))]
+    pub(crate) fn run<F: Future>(&self, opening: F) -> F {
+        opening
+    }
+
+    /// Runs `opening` as this process, whichever task awaits it.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn run<F: Future>(&self, opening: F) -> impl Future<Output = F::Output> + use<F> {
+        use futures_util::future::Either;
+        match self.process.clone() {
+            Some(process) => Either::Left(process.run(opening)),
+            None => Either::Right(opening),
+        }
     }
 }
 
@@ -57,10 +85,10 @@ pub(crate) async fn dial(addr: SocketAddr, options: &ConnectOptions) -> Result<I
     }
 }
 
-async fn open(addr: SocketAddr, options: SocketOptions) -> io::Result<TcpStream> {
+async fn open(addr: SocketAddr, options: SocketOptions) -> io::Result<Socket> {
     let mut waits = SHORTAGE_WAITS.iter();
     let tcp = loop {
-        match source_port::connect(addr).await {
+        match Socket::connect(addr).await {
             Err(error) if is_shortage(&error) => match waits.next() {
                 // Not by a timer, so that the thread serves nothing else in between.
                 Some(&Duration::ZERO) => {}
@@ -70,7 +98,7 @@ async fn open(addr: SocketAddr, options: SocketOptions) -> io::Result<TcpStream>
             result => break result?,
         }
     };
-    configure(&tcp, options)?;
+    tcp.configure(options)?;
     Ok(tcp)
 }
 

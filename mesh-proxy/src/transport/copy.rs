@@ -11,12 +11,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use mesh_planted::Bug;
 use mesh_runtime::drain;
 use tokio::io::AsyncWrite as _;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use self::direction::{Direction, DirectionError};
-use super::ends::{Cause, ConnectionEnd, PassedOn, Side};
+use super::ends::{Cause, ConnectionEnd, Side};
 use super::reset::{self, RESET_TIME};
 use super::{Io, Scratch};
 
@@ -125,6 +126,11 @@ impl Duplex {
                 Poll::Ready(Err(failure))
             }
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
+            (Poll::Ready(Ok(())), _) | (_, Poll::Ready(Ok(())))
+                if Bug::HalfCloseEndsBoth.is_planted() =>
+            {
+                Poll::Ready(Ok(()))
+            }
             _ => Poll::Pending,
         }
     }
@@ -164,7 +170,7 @@ impl Duplex {
         // An error is the one that is being passed on, or leaves no peer to pass it on to.
         let _failed = std::future::poll_fn(|cx| direction.poll(from, to, scratch, cx)).await;
         let _failed = std::future::poll_fn(|cx| Pin::new(&mut *to).poll_flush(cx)).await;
-        reset::until_acknowledged(|| reset::is_acknowledged(to.tcp())).await;
+        reset::until_acknowledged(|| to.tcp().is_acknowledged()).await;
     }
 
     fn is_half_closed(&self) -> bool {
@@ -178,10 +184,9 @@ impl Duplex {
 
 impl Drop for Duplex {
     fn drop(&mut self) {
-        if self.ended_by.passed_on() == PassedOn::Rst {
-            reset::reset_on_close(self.client.tcp());
-            reset::reset_on_close(self.server.tcp());
-        }
+        let close = self.ended_by.passed_on();
+        self.client.tcp().close_with(close);
+        self.server.tcp().close_with(close);
     }
 }
 
@@ -208,7 +213,8 @@ impl HalfClosedTimer {
 
     /// To be polled whenever the half-closed connection may have carried bytes.
     fn poll(&mut self, cx: &mut Context<'_>, bytes_read: u64) -> Poll<HalfClosedTooLong> {
-        if self.sleep.is_none() || self.bytes_read != bytes_read {
+        let has_read = self.bytes_read != bytes_read;
+        if self.sleep.is_none() || (has_read && !Bug::HalfClosedTimerIgnoresBytes.is_planted()) {
             self.bytes_read = bytes_read;
             self.last_read = Instant::now();
         }

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_planted::Bug;
 use mesh_runtime::bounded_buffer::{Fill, Scan, Scanner};
 
 use super::{Io, Scratch};
@@ -90,7 +91,12 @@ pub async fn http(io: &mut Io, scratch: &Scratch, limit: Duration) -> io::Result
     let scanner = http::RequestScanner::default();
     Ok(match read_until(io, scratch, limit, scanner).await? {
         ReadOutcome::Decided(detected) => detected,
-        ReadOutcome::TimedOut => HttpDetected::TimedOut,
+        ReadOutcome::TimedOut => {
+            if Bug::HeldBytesLost.is_planted() {
+                io.consume_replay(io.replay().len());
+            }
+            HttpDetected::TimedOut
+        }
         ReadOutcome::Full => HttpDetected::NotHttp,
         ReadOutcome::Eof if !io.replay().is_empty() => HttpDetected::NotHttp,
         ReadOutcome::Eof => HttpDetected::Eof,
@@ -117,6 +123,9 @@ pub(super) async fn read_until<S: Scanner>(
             }
         }
     };
+    if Bug::DetectionNeverEnds.is_planted() {
+        return reading.await;
+    }
     match tokio::time::timeout(limit, reading).await {
         Ok(read) => read,
         Err(_elapsed) => Ok(ReadOutcome::TimedOut),

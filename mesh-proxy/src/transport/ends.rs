@@ -1,12 +1,17 @@
-//! How the end of one peer's connection is passed on to the other peer of a copied connection: the
-//! rule of [`super::copy`], which carries opaque connections, `CONNECT` and upgrades in both
-//! directions. Decision: ADR 0169.
+//! Which connections the proxy closes with FIN, and which with RST.
 //!
-//! A peer sees what it would see without a proxy in between: a FIN as a FIN, and everything that
-//! makes the kernel of an application report an error as a reset, after the bytes and the FIN that
-//! preceded it.
+//! [`super::copy`], which carries opaque connections, `CONNECT` and upgrades in both directions,
+//! passes the end of one peer's connection on to the other peer (ADR 0169). A peer sees what it
+//! would see without a proxy in between: a FIN as a FIN, and everything that makes the kernel of an
+//! application report an error as a reset, after the bytes and the FIN that preceded it.
+//!
+//! Before that, the [`Stage`] of an accepted connection decides (ADR 0216). A client that waits for
+//! the server's first byte takes a FIN for a complete, empty stream, so that every close before the
+//! connection is served is a reset, whatever its reason.
 
 use std::io;
+
+use mesh_planted::Bug;
 
 /// The peer of one of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +51,29 @@ pub(super) struct ConnectionEnd {
     pub(super) other_had_finished: bool,
 }
 
-/// What the other peer receives after the bytes of the peer whose connection has ended.
+/// How a peer sees that its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PassedOn {
+pub(super) enum Close {
     /// FIN, on TLS connections after close_notify. It can still send.
     Fin,
-    /// RST, on TLS connections without close_notify. Both connections are over.
+    /// RST, on TLS connections without close_notify. Both directions are over.
     Rst,
+}
+
+/// How far an accepted connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// No one serves it: it exceeds a limit, the policy refuses it, its application cannot be
+    /// reached, its protocol is not known in time, the proxy drains or its task is dropped.
+    Unserved,
+    /// It is in a TLS handshake with this proxy. An alert tells the client that it has failed, and
+    /// a reset could overtake the alert. No client takes an end within a handshake for the end of a
+    /// stream.
+    Handshake,
+    /// HTTP tells complete messages from others, and resets the connection itself where it cannot.
+    Http,
+    /// The client has ended its stream before its first byte, and only TLS or HTTP is served.
+    ClientFinished,
 }
 
 impl Side {
@@ -84,12 +105,25 @@ impl Cause {
         }
     }
 
+    /// What the other peer receives after the bytes of the peer whose connection has ended.
+    ///
     /// What had ended before makes no difference: without a proxy, a reset reaches also an
     /// application that has sent or received FIN.
-    pub(super) fn passed_on(self) -> PassedOn {
+    pub(super) fn passed_on(self) -> Close {
         match self {
-            Self::Finished => PassedOn::Fin,
-            Self::Reset | Self::Vanished | Self::Truncated | Self::Proxy => PassedOn::Rst,
+            Self::Reset | Self::Truncated if Bug::ResetIsEnd.is_planted() => Close::Fin,
+            Self::Finished => Close::Fin,
+            Self::Reset | Self::Vanished | Self::Truncated | Self::Proxy => Close::Rst,
+        }
+    }
+}
+
+impl Stage {
+    /// How the client sees that the proxy closes the connection.
+    pub(super) fn close(self) -> Close {
+        match self {
+            Self::Unserved => Close::Rst,
+            Self::Handshake | Self::Http | Self::ClientFinished => Close::Fin,
         }
     }
 }
@@ -129,7 +163,7 @@ mod tests {
     use nix::libc;
 
     use super::Cause::{Finished, Proxy, Reset, Truncated, Vanished};
-    use super::PassedOn::{Fin, Rst};
+    use super::Close::{Fin, Rst};
     use super::Side::{Client, Server};
     use super::*;
 
@@ -170,6 +204,19 @@ mod tests {
             };
             assert_eq!(cause.passed_on(), passed_on, "{end:?}");
             assert_eq!(end.is_failure(), is_failure, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn connection_that_is_not_served_is_reset() {
+        let table = [
+            (Stage::Unserved, Rst),
+            (Stage::Handshake, Fin),
+            (Stage::Http, Fin),
+            (Stage::ClientFinished, Fin),
+        ];
+        for (stage, close) in table {
+            assert_eq!(stage.close(), close, "{stage:?}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_planted::Bug;
 use mesh_runtime::bounded_buffer::Scanner;
 use prost::Message as _;
 use tokio::io::AsyncWriteExt as _;
@@ -32,13 +33,16 @@ pub struct TransportHeader {
     pub session: SessionProtocol,
 }
 
-/// The protocol of the bytes after the header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SessionProtocol {
-    #[default]
-    Opaque,
-    Http1,
-    Http2,
+mesh_core::names! {
+    /// The protocol of the bytes after the header. The names are label values in the metric of
+    /// accepted headers.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum SessionProtocol {
+        #[default]
+        Opaque = "",
+        Http1 = "http/1",
+        Http2 = "http/2",
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -89,15 +93,6 @@ impl TransportHeader {
 }
 
 impl SessionProtocol {
-    /// Returns the label value in the metric of accepted headers.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Opaque => "",
-            Self::Http1 => "http/1",
-            Self::Http2 => "http/2",
-        }
-    }
-
     fn to_wire(self) -> Option<wire::SessionProtocol> {
         let kind = match self {
             Self::Opaque => return None,
@@ -138,7 +133,8 @@ pub async fn read(
         ReadOutcome::Full => return Err(HeaderError::TooLong(io.replay().len())),
     };
     let header = TransportHeader::decode(&io.replay()[START_LEN..length]);
-    io.consume_replay(length);
+    let taken = length + usize::from(Bug::TransportHeaderTakesByte.is_planted());
+    io.consume_replay(taken.min(io.replay().len()));
     header
 }
 
@@ -173,7 +169,8 @@ impl Scanner for HeaderScanner {
         if length > MAX_LENGTH {
             return Some(Err(HeaderError::TooLong(length)));
         }
-        (self.received >= START_LEN + length).then_some(Ok(START_LEN + length))
+        let missed = usize::from(Bug::TransportHeaderEndMissed.is_planted());
+        (self.received >= START_LEN + length + missed).then_some(Ok(START_LEN + length))
     }
 }
 

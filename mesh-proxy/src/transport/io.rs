@@ -12,12 +12,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use mesh_runtime::bounded_buffer::{BoundedBuffer, Fill, Scan, Scanner};
 use nix::libc;
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
+use super::Scratch;
+use super::ends::{self, Close, Stage};
+use super::socket::Socket;
 use super::tls::{RecordStream, RustlsStream};
-use super::{Scratch, ends, reset};
 use crate::telemetry::tcp::OpenConnection;
 
 /// `TCP_NOTSENT_LOWAT`: the most bytes in a socket's send buffer that are not in flight, so that a
@@ -51,15 +51,15 @@ pub struct Io {
 /// an [`Io`].
 #[derive(Debug)]
 enum Stream {
-    Plain(TcpStream),
+    Plain(Socket),
     /// The inner [`Io`] replays the bytes that detection has read.
     Rustls(Box<RustlsStream<Io>>),
     Records(Box<RecordStream>),
 }
 
 impl Io {
-    pub fn plain(tcp: TcpStream) -> Self {
-        Self::new(Stream::Plain(tcp))
+    pub fn plain(tcp: impl Into<Socket>) -> Self {
+        Self::new(Stream::Plain(tcp.into()))
     }
 
     pub(crate) fn rustls(stream: impl Into<RustlsStream<Self>>) -> Self {
@@ -137,7 +137,7 @@ impl Io {
     }
 
     /// The underlying socket.
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &Socket {
         match &self.stream {
             Stream::Plain(tcp) => tcp,
             Stream::Rustls(tls) => tls.get_ref().0.tcp(),
@@ -147,12 +147,11 @@ impl Io {
 
     /// Limits the unsent bytes in the socket's send buffer to [`MAX_UNSENT`].
     pub(crate) fn limit_unsent(&self) {
-        // Does not fail for TCP sockets, and the connection works without it.
-        let _error = SockRef::from(self.tcp()).set_tcp_notsent_lowat(MAX_UNSENT);
+        self.tcp().limit_unsent(MAX_UNSENT);
     }
 
     /// Returns the socket of a plain connection without replayed bytes, for reads by splice.
-    pub(super) fn bare_tcp(&self) -> Option<&TcpStream> {
+    pub(super) fn bare_tcp(&self) -> Option<&Socket> {
         match &self.stream {
             Stream::Plain(tcp) if self.replay.is_none() => Some(tcp),
             _ => None,
@@ -160,7 +159,7 @@ impl Io {
     }
 
     /// Returns the socket of a plain connection, for direct writes.
-    pub(super) fn plain_tcp(&self) -> Option<&TcpStream> {
+    pub(super) fn plain_tcp(&self) -> Option<&Socket> {
         match &self.stream {
             Stream::Plain(tcp) => Some(tcp),
             Stream::Rustls(_) | Stream::Records(_) => None,
@@ -186,7 +185,7 @@ impl Io {
     }
 
     /// Returns the socket and the replay of a plain connection whose bytes are not counted yet.
-    pub fn into_plain(mut self) -> io::Result<(TcpStream, Bytes)> {
+    pub fn into_plain(mut self) -> io::Result<(Socket, Bytes)> {
         match self.stream {
             Stream::Plain(tcp) => {
                 let held = self.replay.take();
@@ -239,7 +238,18 @@ impl Io {
     /// Makes the kernel reset the connection when it is dropped, so that the peer cannot take the
     /// close for the end of the stream.
     pub(crate) fn reset_on_close(&self) {
-        reset::reset_on_close(self.tcp());
+        self.tcp().close_with(Close::Rst);
+    }
+
+    /// Takes [`Io::reset_on_close`] back.
+    pub(crate) fn end_on_close(&self) {
+        self.tcp().close_with(Close::Fin);
+    }
+
+    /// States how far an accepted connection has come, which decides how its peer sees that it is
+    /// dropped.
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.tcp().close_with(stage.close());
     }
 
     /// Reads once and passes the bytes to `read`, in one piece or several. `buffer` is used when

@@ -4,10 +4,11 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Protocol, Type};
+use tokio::net::TcpListener;
 
-use super::{SocketOptions, original_dst};
+use super::socket::{self, Socket};
+use super::{SocketOptions, Stage, original_dst};
 
 /// The default of `net.core.somaxconn` since Linux 5.4, which limits the backlog in any case, and
 /// the backlog of Go's listeners. With Linkerd's 128, the kernel drops SYNs of a connection burst
@@ -18,14 +19,29 @@ pub(crate) const DEFAULT_BACKLOG: u32 = 4096;
 #[error("cannot listen on {addr}{}", hint(source))]
 pub(crate) struct ListenError {
     addr: SocketAddr,
-    #[source]
     source: io::Error,
+}
+
+/// A bound socket that no runtime polls yet. It can move to another thread.
+#[derive(Debug)]
+pub(crate) enum ListeningSocket {
+    Kernel(StdListener),
+    #[cfg(feature = "simulation")]
+    Simulated(mesh_simnet::Listener),
+}
+
+/// Accepts connections on the current runtime.
+#[derive(Debug)]
+pub(crate) enum Acceptor {
+    Kernel(TcpListener),
+    #[cfg(feature = "simulation")]
+    Simulated(mesh_simnet::Listener),
 }
 
 /// A listener of one data thread.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    tcp: TcpListener,
+    acceptor: Acceptor,
     options: SocketOptions,
     /// Whether the last accept failed. Failures are not logged again until one succeeds.
     is_failing: bool,
@@ -34,7 +50,7 @@ pub(crate) struct Listener {
 /// An accepted connection and its addresses, which are never IPv4-mapped.
 #[derive(Debug)]
 pub struct AcceptedConnection {
-    pub tcp: TcpStream,
+    pub tcp: Socket,
     pub peer: SocketAddr,
     /// The local address of the accepted socket.
     pub local: SocketAddr,
@@ -48,7 +64,7 @@ pub(crate) fn bind(
     addr: SocketAddr,
     backlog: u32,
     count: usize,
-) -> Result<Vec<StdListener>, ListenError> {
+) -> Result<Vec<ListeningSocket>, ListenError> {
     let error = |source| ListenError { addr, source };
     let mut listeners = vec![open(addr, backlog).map_err(error)?];
     // The kernel chooses port 0 for the first one.
@@ -59,8 +75,9 @@ pub(crate) fn bind(
     Ok(listeners)
 }
 
-fn open(addr: SocketAddr, backlog: u32) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+fn open(addr: SocketAddr, backlog: u32) -> io::Result<ListeningSocket> {
+    let socket =
+        socket2::Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     if addr.is_ipv6() && !addr.ip().is_unspecified() {
         // `[::1]:4140` is used alongside `127.0.0.1:4140`; `[::]:4143` accepts both families.
         socket.set_only_v6(true)?;
@@ -70,7 +87,7 @@ fn open(addr: SocketAddr, backlog: u32) -> io::Result<StdListener> {
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-    Ok(socket.into())
+    Ok(ListeningSocket::Kernel(socket.into()))
 }
 
 fn hint(source: &io::Error) -> &'static str {
@@ -85,10 +102,100 @@ fn hint(source: &io::Error) -> &'static str {
 /// close.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
+impl ListeningSocket {
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(listener) => listener.local_addr(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => Ok(listener.local_addr()),
+        }
+    }
+}
+
+impl Acceptor {
+    /// Registers the socket with the current runtime.
+    pub(crate) fn new(listener: ListeningSocket) -> io::Result<Self> {
+        match listener {
+            ListeningSocket::Kernel(listener) => TcpListener::from_std(listener).map(Self::Kernel),
+            #[cfg(feature = "simulation")]
+            ListeningSocket::Simulated(listener) => Ok(Self::Simulated(listener)),
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Kernel(listener) => listener.local_addr(),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => Ok(listener.local_addr()),
+        }
+    }
+
+    /// Waits for a connection to the listener's own address.
+    pub(crate) async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Kernel(listener) => Ok(listener.accept().await?.0.into()),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => Ok(listener.accept().await.stream.into()),
+        }
+    }
+
+    /// Waits for a connection that may have been redirected.
+    async fn accept_redirected(&self, options: SocketOptions) -> io::Result<AcceptedConnection> {
+        match self {
+            Self::Kernel(listener) => {
+                let (tcp, peer) = listener.accept().await?;
+                socket::configure(&tcp, options)?;
+                let local = original_dst::canonical(tcp.local_addr()?);
+                let original_dst = original_dst::get(&tcp, local, peer)?;
+                let peer = original_dst::canonical(peer);
+                Ok(AcceptedConnection::new(tcp, peer, local, original_dst))
+            }
+            #[cfg(feature = "simulation")]
+            Self::Simulated(listener) => {
+                let accepted = listener.accept().await;
+                let tcp = Socket::from(accepted.stream);
+                tcp.configure(options)?;
+                let (peer, local) = (accepted.peer, accepted.local);
+                Ok(AcceptedConnection::new(
+                    tcp,
+                    peer,
+                    local,
+                    accepted.original_dst,
+                ))
+            }
+        }
+    }
+}
+
+impl AcceptedConnection {
+    /// A connection that is reset if it is dropped before it is served.
+    pub fn new(
+        tcp: impl Into<Socket>,
+        peer: SocketAddr,
+        local: SocketAddr,
+        original_dst: SocketAddr,
+    ) -> Self {
+        let tcp = tcp.into();
+        tcp.close_with(Stage::Unserved.close());
+        Self {
+            tcp,
+            peer,
+            local,
+            original_dst,
+        }
+    }
+}
+
+impl From<TcpListener> for Acceptor {
+    fn from(listener: TcpListener) -> Self {
+        Self::Kernel(listener)
+    }
+}
+
 impl Listener {
-    pub(crate) fn new(listener: StdListener, options: SocketOptions) -> io::Result<Self> {
+    pub(crate) fn new(listener: ListeningSocket, options: SocketOptions) -> io::Result<Self> {
         Ok(Self {
-            tcp: TcpListener::from_std(listener)?,
+            acceptor: Acceptor::new(listener)?,
             options,
             is_failing: false,
         })
@@ -97,7 +204,7 @@ impl Listener {
     /// Accepts the next connection. Logs a failure and waits for the connection after it.
     pub(crate) async fn accept(&mut self) -> AcceptedConnection {
         loop {
-            match self.try_accept().await {
+            match self.acceptor.accept_redirected(self.options).await {
                 Ok(accepted) => {
                     self.is_failing = false;
                     return accepted;
@@ -113,33 +220,6 @@ impl Listener {
             }
         }
     }
-
-    async fn try_accept(&self) -> io::Result<AcceptedConnection> {
-        let (tcp, peer) = self.tcp.accept().await?;
-        configure(&tcp, self.options)?;
-        let local = original_dst::canonical(tcp.local_addr()?);
-        let original_dst = original_dst::get(&tcp, local, peer)?;
-        Ok(AcceptedConnection {
-            tcp,
-            peer: original_dst::canonical(peer),
-            local,
-            original_dst,
-        })
-    }
-}
-
-/// Sets the options of accepted and opened connections.
-pub(super) fn configure(tcp: &TcpStream, options: SocketOptions) -> io::Result<()> {
-    let socket = SockRef::from(tcp);
-    socket.set_tcp_nodelay(true)?;
-    match options.keepalive {
-        Some(idle) => socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle))?,
-        None => socket.set_keepalive(true)?,
-    }
-    if options.user_timeout.is_some() {
-        socket.set_tcp_user_timeout(options.user_timeout)?;
-    }
-    Ok(())
 }
 
 fn is_exhaustion(error: &io::Error) -> bool {

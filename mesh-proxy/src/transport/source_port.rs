@@ -11,8 +11,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use rand::RngExt as _;
 use tokio::net::{TcpSocket, TcpStream};
+
+use crate::random;
 
 /// The kernel's range of source ports, if it cannot be read.
 const DEFAULT_RANGE: RangeInclusive<u16> = 32_768..=60_999;
@@ -50,7 +51,7 @@ async fn reuse_port(addr: SocketAddr) -> Option<io::Result<TcpStream>> {
     let range = range.ok().and_then(|text| parse(&text));
     let (low, high) = range.unwrap_or(DEFAULT_RANGE).into_inner();
     let count = u32::from(high - low) + 1;
-    let first = rand::rng().random_range(0..count);
+    let first = random::below(count);
     for number in 0..count.min(u32::from(MAX_TRIES)) {
         let port = u32::from(low) + (first + number) % count;
         let source = SocketAddr::new(any, u16::try_from(port).ok()?);

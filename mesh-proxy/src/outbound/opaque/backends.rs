@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mesh_core::policy::outbound::RouteBackend;
-use rand::RngExt as _;
+
+use crate::random;
 
 pub(super) fn pick_by_weight<'a>(
     backends: &[&'a (Arc<RouteBackend>, u32)],
@@ -12,7 +13,7 @@ pub(super) fn pick_by_weight<'a>(
     if total == 0 {
         return None;
     }
-    let mut drawn = rand::rng().random_range(0..total);
+    let mut drawn = random::below(total);
     backends.iter().find_map(|(backend, weight)| {
         let hit = drawn < u64::from(*weight);
         drawn = drawn.saturating_sub(u64::from(*weight));

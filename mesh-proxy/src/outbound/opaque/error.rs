@@ -25,11 +25,7 @@ pub(crate) enum OpaqueError {
     #[error("backend {backend}: no endpoint could be reached in time")]
     FailFast { backend: Meta },
     #[error("cannot connect to endpoint {addr}")]
-    Dial {
-        addr: SocketAddr,
-        #[source]
-        source: DialError,
-    },
+    Dial { addr: SocketAddr, source: DialError },
 }
 
 impl OpaqueError {

@@ -5,12 +5,14 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use mesh_planted::Bug;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::CopyError;
 use crate::transport::ends::Side;
 use crate::transport::scratch::SCRATCH_SIZE;
-use crate::transport::splice::Pipe;
+use crate::transport::socket::Socket;
+use crate::transport::splice::{Fill, Pipe};
 use crate::transport::tls::{BulkError, BulkTransfer};
 use crate::transport::{Io, Scratch};
 
@@ -96,6 +98,14 @@ impl Direction {
             ready!(self.poll_write_buffered(to, scratch, cx)).map_err(DirectionError::Write)?;
             match self.state {
                 State::Closed => return Poll::Ready(Ok(())),
+                State::Closing if Bug::EndIsReset.is_planted() => {
+                    let reset = io::ErrorKind::ConnectionReset.into();
+                    return Poll::Ready(Err(DirectionError::Read(reset)));
+                }
+                State::Closing if Bug::HalfCloseLost.is_planted() => {
+                    self.state = State::Closed;
+                    return Poll::Ready(Ok(()));
+                }
                 State::Closing => {
                     // Shutdown fails when the peer has closed the connection. The other direction
                     // fails too if that matters.
@@ -111,7 +121,9 @@ impl Direction {
                 return Poll::Pending;
             }
         }
-        cx.waker().wake_by_ref();
+        if !Bug::LostWakeUpOfCopy.is_planted() {
+            cx.waker().wake_by_ref();
+        }
         Poll::Pending
     }
 
@@ -156,11 +168,11 @@ impl Direction {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), DirectionError>> {
         if self.is_bulk
-            && from.bare_tcp().is_some()
-            && to.bare_tcp().is_some()
+            && from.bare_tcp().is_some_and(Socket::can_splice)
+            && to.bare_tcp().is_some_and(Socket::can_splice)
             && let Some(pipe) = scratch.take_pipe()
         {
-            return self.poll_fill_pipe(pipe, from, scratch, cx);
+            return self.poll_fill_pipe(pipe, from, to, scratch, cx);
         }
         if let Some(transfer) = poll_records(from, to, cx) {
             return self.finish_transfer(ready!(transfer), from, to);
@@ -178,6 +190,7 @@ impl Direction {
                     return Poll::Ready(Err(DirectionError::Write(error)));
                 }
                 Poll::Pending => {
+                    written += usize::from(Bug::PartialWriteLosesByte.is_planted());
                     self.buffered = Buffered::Bytes {
                         bytes: read[written..].to_vec(),
                         written: 0,
@@ -211,7 +224,7 @@ impl Direction {
         from.count_read(read);
         to.count_written(read - unsent.len());
         self.count_read(read);
-        if !unsent.is_empty() {
+        if !unsent.is_empty() && !Bug::SealedRestLost.is_planted() {
             self.buffered = Buffered::Bytes {
                 bytes: unsent,
                 written: 0,
@@ -223,13 +236,21 @@ impl Direction {
     fn poll_fill_pipe(
         &mut self,
         pipe: Pipe,
-        from: &Io,
+        from: &mut Io,
+        to: &mut Io,
         scratch: &Scratch,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), DirectionError>> {
         let filled = match pipe.poll_fill(from.tcp(), cx) {
-            Poll::Ready(Ok(filled)) => filled,
+            Poll::Ready(Ok(Fill::Bytes(filled))) => filled,
+            Poll::Ready(Ok(Fill::Urgent)) => {
+                scratch.return_pipe(pipe);
+                self.is_bulk = false;
+                return self.poll_copy(from, to, scratch, cx);
+            }
             Poll::Ready(Err(error)) => {
+                // Bytes after an urgent one are passed on before the error.
+                self.is_bulk = false;
                 let error = from.record_error(error);
                 return Poll::Ready(Err(DirectionError::Read(error)));
             }

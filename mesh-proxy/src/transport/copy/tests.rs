@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::rc::Rc;
 
+use mesh_runtime::tcp_info::is_acknowledged;
 use mesh_test_support::eventually::eventually_async;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -118,6 +119,61 @@ fn every_byte_arrives_in_both_directions() {
             );
         }
     });
+}
+
+/// The end of a client that has sent bytes behind an urgent one, before the proxy reads any.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    StaysOpen,
+    Closes,
+    Resets,
+}
+
+/// The urgent byte itself is not passed on.
+#[test]
+fn bytes_after_an_urgent_one_are_passed_on_from_spliced_connection() {
+    for then in [Then::StaysOpen, Then::Closes, Then::Resets] {
+        local(async {
+            let Copied {
+                mut client,
+                mut server,
+                scratch,
+                copying: _copying,
+                drain: _drain,
+            } = copied().await;
+            // The kernel enlarges the buffers of both sockets meanwhile.
+            let bulk = noise(32 << 20);
+            let mut got = vec![0; bulk.len()];
+            let (sent, read) = tokio::join!(client.write_all(&bulk), server.read_exact(&mut got));
+            sent.unwrap();
+            read.unwrap();
+            assert!(scratch.idle_pipes() > 0, "splice is used");
+            // All of this is received before the copying task runs again.
+            let (before, after) = (noise(4 * SCRATCH_SIZE), noise(1000));
+            assert_eq!(client.try_write(&before).unwrap(), before.len());
+            let urgent = socket2::SockRef::from(&client).send_out_of_band(b"!");
+            assert_eq!(urgent.unwrap(), 1);
+            assert_eq!(client.try_write(&after).unwrap(), after.len());
+            let client = match then {
+                Then::StaysOpen => Some(client),
+                Then::Closes => {
+                    client.shutdown().await.unwrap();
+                    Some(client)
+                }
+                Then::Resets => {
+                    reset(client);
+                    None
+                }
+            };
+            let expected = [before, after].concat();
+            let mut got = vec![0; expected.len()];
+            let reading = timeout(Duration::from_secs(60), server.read_exact(&mut got));
+            let read = reading.await.expect("the direction has stopped");
+            read.unwrap_or_else(|error| panic!("{then:?}: {error}"));
+            assert!(got == expected, "{then:?}");
+            drop(client);
+        });
+    }
 }
 
 #[test]
@@ -262,7 +318,7 @@ fn bytes_that_a_slow_reader_has_not_read_precede_the_reset() {
         // The proxy has read them all: its kernel keeps what the server has not room for.
         eventually_async("the bytes are acknowledged", async || {
             tokio::task::yield_now().await;
-            reset::is_acknowledged(&client)
+            is_acknowledged(&client)
         })
         .await;
         reset(client);
@@ -288,7 +344,7 @@ fn reset_overtakes_bytes_that_are_not_read_for_five_seconds() {
         copied.client.write_all(&noise(8 * 1024)).await.unwrap();
         eventually_async("the bytes are acknowledged", async || {
             tokio::task::yield_now().await;
-            reset::is_acknowledged(&copied.client)
+            is_acknowledged(&copied.client)
         })
         .await;
         let begin = Instant::now();

@@ -48,6 +48,11 @@ const MAX_TARGET: usize = 64 * 1024;
 /// The start of a version, before its last digit.
 const VERSION: &[u8] = b"HTTP/1.";
 
+/// Whether HTTP may begin with these bytes.
+pub(super) fn may_begin(bytes: &[u8]) -> bool {
+    RequestScanner::default().scan(bytes) != Some(HttpDetected::NotHttp)
+}
+
 impl Default for RequestScanner {
     fn default() -> Self {
         Self {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use mesh_planted::Bug;
 use mesh_runtime::bounded_buffer::Scanner;
 
 use crate::host_name::is_host_name;
@@ -124,7 +125,8 @@ impl HelloScanner {
         if length > MAX_HELLO {
             return Some(Hello::NotTls);
         }
-        (self.message_length >= MESSAGE_HEADER_LEN + length).then_some(Hello::Complete)
+        let missed = usize::from(Bug::HelloEndMissed.is_planted());
+        (self.message_length >= MESSAGE_HEADER_LEN + length + missed).then_some(Hello::Complete)
     }
 }
 
@@ -155,7 +157,7 @@ fn hello_body(bytes: &[u8]) -> Option<Vec<u8>> {
 /// counts as none: rustls rejects it too, and it would become a cache key and a metric label.
 fn name_in_body(body: &[u8]) -> Option<Arc<str>> {
     let mut at = Cursor(body);
-    at.take(2 + 32)?; // legacy_version, random
+    at.take(2 + 32 - usize::from(Bug::HelloNameMissed.is_planted()))?; // legacy_version, random
     at.vector8()?; // legacy_session_id
     at.vector16()?; // cipher_suites
     at.vector8()?; // legacy_compression_methods

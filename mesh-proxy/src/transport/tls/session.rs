@@ -168,6 +168,13 @@ impl Session {
         self.record_limit = limit;
     }
 
+    /// Opens a record, and returns its type and content without applying them.
+    #[cfg(test)]
+    pub(super) fn open_only(&mut self, record: &mut [u8]) -> Result<(u8, Vec<u8>), RecordError> {
+        let inner = self.receiving.open(record)?;
+        Ok((inner.content_type, record[inner.content].to_vec()))
+    }
+
     /// Returns how many records the current sending key has sealed.
     #[cfg(test)]
     pub(super) fn records_sent(&self) -> u64 {

@@ -6,24 +6,24 @@
 //! used, so they cannot be sealed again). All three are empty on an idle connection.
 
 use std::fmt;
-use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use mesh_planted::Bug;
 use rustls::AlertDescription;
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::buffers::{self, Pieces, SLOT_COUNT, SLOT_LEN};
 use super::error::RecordError;
 use super::received::ReceivedBytes;
 use super::session::Session;
 use super::{MAX_CONTENT, MAX_RECORD};
+use crate::transport::socket::Socket;
 
 /// A TLS connection after its handshake.
 pub(crate) struct RecordStream {
-    tcp: TcpStream,
+    tcp: Socket,
     session: Session,
     received: ReceivedBytes,
     plaintext: PlaintextBuffer,
@@ -90,12 +90,7 @@ struct BulkSize(usize);
 
 impl RecordStream {
     /// Creates the stream after a handshake. `received` are the bytes that followed it.
-    pub(crate) fn new(
-        tcp: TcpStream,
-        session: Session,
-        received: Vec<u8>,
-        is_resumed: bool,
-    ) -> Self {
+    pub(crate) fn new(tcp: Socket, session: Session, received: Vec<u8>, is_resumed: bool) -> Self {
         Self {
             tcp,
             session,
@@ -115,7 +110,7 @@ impl RecordStream {
         self.session.set_record_limit(limit);
     }
 
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &Socket {
         &self.tcp
     }
 
@@ -157,7 +152,7 @@ impl RecordStream {
     /// Opens received records and writes their content to a plain socket.
     pub(crate) fn poll_open_to(
         &mut self,
-        sink: &TcpStream,
+        sink: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<Result<BulkTransfer, BulkError>> {
         buffers::with(|bytes| {
@@ -176,7 +171,7 @@ impl RecordStream {
     /// connection's socket does not accept.
     pub(crate) fn poll_seal_from(
         &mut self,
-        source: &TcpStream,
+        source: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<Result<BulkTransfer, BulkError>> {
         ready!(self.poll_ready_to_seal(cx)).map_err(BulkError::Sink)?;
@@ -184,7 +179,7 @@ impl RecordStream {
             let count = self.write_size.slots();
             let read = {
                 let mut contents = buffers::contents(bytes);
-                ready!(poll_read_some(source, &mut contents[..count], cx))
+                ready!(source.poll_read_vectored(&mut contents[..count], cx))
                     .map_err(BulkError::Source)?
             };
             self.seal_and_send(bytes, read, cx)
@@ -220,7 +215,7 @@ impl RecordStream {
             let opened = ready!(self.received.poll_open(
                 &mut self.session,
                 &mut bytes[..limit],
-                |buffer| poll_read_some(tcp, &mut [IoSliceMut::new(buffer)], cx),
+                |buffer| tcp.poll_read_vectored(&mut [IoSliceMut::new(buffer)], cx),
             ))?;
             match opened.closed {
                 Ok(false) => {}
@@ -287,7 +282,9 @@ impl RecordStream {
                 .is_ok()
         {
             // Best effort: the connection has failed in any case.
-            let _ = self.tcp.try_write(self.ciphertext.unsent());
+            let _ = self
+                .tcp
+                .try_write_vectored(&[IoSlice::new(self.ciphertext.unsent())]);
         }
         self.received.clear();
         self.ciphertext = CiphertextBuffer::default();
@@ -355,7 +352,7 @@ impl CiphertextBuffer {
         &self.bytes[self.start..]
     }
 
-    fn poll_send(&mut self, tcp: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_send(&mut self, tcp: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.start < self.bytes.len() {
             match ready!(Pin::new(&mut *tcp).poll_write(cx, &self.bytes[self.start..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -427,7 +424,7 @@ impl AsyncWrite for RecordStream {
     /// Sends close_notify and FIN. The peer may continue to send.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.write_state == WriteState::Open {
+        if this.write_state == WriteState::Open && !Bug::CloseNotifyLost.is_planted() {
             let alert = AlertDescription::CloseNotify;
             this.session
                 .append_alert(&mut this.ciphertext.bytes, alert)?;
@@ -450,41 +447,8 @@ impl fmt::Debug for RecordStream {
     }
 }
 
-fn poll_read_some(
-    tcp: &TcpStream,
-    into: &mut [IoSliceMut<'_>],
-    cx: &mut Context<'_>,
-) -> Poll<io::Result<usize>> {
-    loop {
-        ready!(tcp.poll_read_ready(cx))?;
-        match read_some(tcp, into) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            read => return Poll::Ready(read),
-        }
-    }
-}
-
-/// Reads once. A read that does not fill the slices has emptied the socket: reporting `WouldBlock`
-/// to tokio clears the readiness and saves a read that would fail.
-fn read_some(tcp: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    let capacity: usize = into.iter().map(|slice| slice.len()).sum();
-    let mut read = None;
-    let tried = tcp.try_io(Interest::READABLE, || {
-        let n = (&*SockRef::from(tcp)).read_vectored(into)?;
-        read = Some(n);
-        match n {
-            1.. if n < capacity => Err(io::ErrorKind::WouldBlock.into()),
-            _ => Ok(n),
-        }
-    });
-    match read {
-        Some(n) => Ok(n),
-        None => tried,
-    }
-}
-
 /// Writes the bytes that the socket accepts immediately.
-fn write_pieces(tcp: &TcpStream, bytes: &[u8], pieces: &Pieces) -> io::Result<usize> {
+fn write_pieces(tcp: &Socket, bytes: &[u8], pieces: &Pieces) -> io::Result<usize> {
     let mut slices = [IoSlice::new(&[]); Pieces::MAX];
     let mut count = 0;
     for (slice, piece) in slices.iter_mut().zip(pieces.iter()) {
@@ -494,10 +458,7 @@ fn write_pieces(tcp: &TcpStream, bytes: &[u8], pieces: &Pieces) -> io::Result<us
     if count == 0 {
         return Ok(0);
     }
-    let written = tcp.try_io(Interest::WRITABLE, || {
-        (&*SockRef::from(tcp)).write_vectored(&slices[..count])
-    });
-    match written {
+    match tcp.try_write_vectored(&slices[..count]) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         written => written,
     }

@@ -360,6 +360,36 @@ fn keys_are_updated_before_record_limit() {
 }
 
 #[test]
+fn record_with_the_next_key_before_a_key_update_is_rejected() {
+    let SessionPair {
+        mut client,
+        mut server,
+    } = session_pair(SUITES[0]);
+    client.advance_send_key().unwrap();
+    let bytes = seal(&mut client, b"early");
+    assert_eq!(open(&mut server, &bytes).2, Err(RecordError::BadMac));
+}
+
+/// RFC 8446, section 6: only close_notify is a warning.
+#[test]
+fn error_alerts_are_sent_as_fatal() {
+    let SessionPair {
+        mut client,
+        mut server,
+    } = session_pair(SUITES[0]);
+    for (alert, level) in [
+        (AlertDescription::BadRecordMac, 2),
+        (AlertDescription::UnexpectedMessage, 2),
+        (AlertDescription::CloseNotify, 1),
+    ] {
+        let mut bytes = Vec::new();
+        client.append_alert(&mut bytes, alert).unwrap();
+        let opened = server.open_only(&mut bytes).unwrap();
+        assert_eq!(opened, (ALERT, vec![level, alert.into()]));
+    }
+}
+
+#[test]
 fn sequence_numbers_do_not_wrap() {
     let secrets = ConnectionTrafficSecrets::Aes256Gcm {
         key: AeadKey::from([1; 32]),
