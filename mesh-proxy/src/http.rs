@@ -9,6 +9,12 @@
 //! [`http1`] and [`http2`] bound what a client can consume; the limits are
 //! [`crate::config::HttpLimits`].
 //!
+//! Five files serve a feature, and are part of the engine because they need its inside: the bodies
+//! of requests that are sent again (`body::replay`) and of mirrored ones (`body::mirror`) share
+//! frames with the body of a message, only the servers can end requests that the policy revokes
+//! ([`revocable`]), and `body_metrics` and `refusal_counter` tell [`crate::telemetry`] what the
+//! engine sees.
+//!
 //! Everything runs on the thread of its connection: one local task per connection, and one per
 //! accepted HTTP/2 stream. A request is forwarded by the task that received it.
 
@@ -18,7 +24,6 @@ mod body_timeout;
 mod buffers;
 pub(crate) mod client;
 mod client_close;
-pub(crate) mod filter;
 pub(crate) mod grpc;
 mod handler;
 pub(crate) mod headers;
@@ -26,7 +31,6 @@ mod http1;
 mod http2;
 mod idle;
 mod interim;
-pub(crate) mod local_reply;
 pub(crate) mod message_context;
 mod message_error;
 pub mod orig_proto;

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
+use super::client_close::SERVER_CLOSED;
 use super::http1::pool::PoolGuard;
 use super::http2::incoming_body::IncomingBody as Http2Body;
 use super::http2::stream_guard::StreamGuard;
@@ -159,7 +160,15 @@ impl BodyError {
         }
     }
 
-    /// The error code for the stream that the body was being forwarded on.
+    /// The error code for the stream that the body of a response was being forwarded on.
+    pub(super) fn response_error_code(&self) -> ErrorCode {
+        match self {
+            Self::Http1(http1::Error::Incomplete) => SERVER_CLOSED,
+            error => error.error_code(),
+        }
+    }
+
+    /// The error code for the stream that the body of a request was being forwarded on.
     pub(super) fn error_code(&self) -> ErrorCode {
         match self {
             Self::Http2(error) => error.error_code().unwrap_or(ErrorCode::INTERNAL_ERROR),

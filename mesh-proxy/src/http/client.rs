@@ -64,10 +64,20 @@ pub enum SendError {
     /// unchanged.
     #[error(transparent)]
     Dial(DialError),
-    /// The connection failed after at least a part of the request had been sent.
+    /// The connection ended after at least a part of the request had been sent, and before anything
+    /// of a response arrived.
+    #[error("connection failed before the response")]
+    Lost {
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+        /// The server may have closed the connection before it could receive the request.
+        may_be_unreceived: bool,
+    },
+    /// The exchange failed otherwise before the response headers were complete: the response broke
+    /// off or was invalid.
     #[error("connection failed before the response")]
     Http1(#[from] super::http1::Error),
-    /// The same for HTTP/2.
+    /// The same for HTTP/2, and a stream that the server has reset.
     #[error("connection failed before the response")]
     Http2(#[source] mesh_http2::Error),
     /// The caller's time limit of the attempt expired.
@@ -119,7 +129,7 @@ impl SendError {
     /// same as REFUSED_STREAM, which an HTTP/2 client understands on its own connection.
     pub(crate) fn reset(&self) -> Option<ErrorCode> {
         match self {
-            Self::Dial(_) | Self::Http1(_) | Self::TimedOut(_) => None,
+            Self::Dial(_) | Self::Lost { .. } | Self::Http1(_) | Self::TimedOut(_) => None,
             Self::Http2(mesh_http2::Error::Reset(code)) => Some(*code),
             Self::Http2(mesh_http2::Error::Unprocessed(_)) => Some(ErrorCode::REFUSED_STREAM),
             Self::Http2(_) => None,
@@ -175,11 +185,6 @@ impl<D: Dial + 'static> Client<D> {
 }
 
 impl Connection {
-    /// Whether earlier requests have used the connection. The server may have closed it since.
-    pub(crate) fn is_reused(&self) -> bool {
-        matches!(&self.0, ConnectionKind::Http1 { connection, .. } if connection.reused)
-    }
-
     /// Sends `request`, whose URI must be absolute, and converts it to the form that HTTP/1 needs.
     /// Takes the body, unless it fails before anything was read of it.
     pub(crate) async fn send(self, request: &mut Request) -> Result<Response, SendError> {

@@ -18,6 +18,11 @@ use super::ErrorCode;
 /// that do not know it treat it as CANCEL.
 pub(super) const CLIENT_FAILED: ErrorCode = ErrorCode::CONNECT_ERROR;
 
+/// Resets the stream of a response whose HTTP/1 server has closed its connection within it, so that
+/// the proxy of an HTTP/1 client closes that connection, too, in place of resetting it. Other
+/// proxies treat it as any code that ends a response.
+pub(super) const SERVER_CLOSED: ErrorCode = ErrorCode::CONNECT_ERROR;
+
 /// A connection to a server, as the exchanges on it see it.
 pub(super) trait CloseExchange {
     /// The client of an exchange has closed its sending direction. Does nothing when the exchange

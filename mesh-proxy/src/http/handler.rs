@@ -9,21 +9,13 @@ use super::body::Body;
 pub type Request = http::Request<Body>;
 pub type Response = http::Response<Body>;
 
-/// The framing of messages on a connection. The version of a request (HTTP/1.0, 1.1 or 2) is its
-/// `version()`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    Http1,
-    Http2,
-}
-
-impl Protocol {
-    /// The value of the metric label `protocol`.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Http1 => "http/1",
-            Self::Http2 => "http/2",
-        }
+mesh_core::names! {
+    /// The framing of messages on a connection. The version of a request (HTTP/1.0, 1.1 or 2) is
+    /// its `version()`. The names are values of the metric label `protocol`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Protocol {
+        Http1 = "http/1",
+        Http2 = "http/2",
     }
 }
 

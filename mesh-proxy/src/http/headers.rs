@@ -30,14 +30,15 @@ pub fn strip_connection_headers(headers: &mut HeaderMap) {
         return;
     }
     if headers.contains_key(CONNECTION) {
-        for name in connection_options(headers) {
-            if name == TE {
-                reduce_te_to_trailers(headers);
-            } else if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) {
-                headers.remove(name);
-            }
+        let mut options = connection_options(headers);
+        if options.contains(&TE) {
+            reduce_te_to_trailers(headers);
         }
+        let kept = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE];
+        options.retain(|name| !kept.contains(name) && !CONNECTION_HEADERS.contains(name));
+        remove_all(headers, &options);
     }
+    // They are the last fields of a message of HTTP/1.
     for name in &CONNECTION_HEADERS {
         headers.remove(name);
     }
@@ -46,17 +47,24 @@ pub fn strip_connection_headers(headers: &mut HeaderMap) {
 /// Reduces `te` to `trailers`, the only value that HTTP/2 allows (RFC 9113, section 8.2.2). The
 /// other codings are hop-by-hop in any case.
 pub(super) fn reduce_te_to_trailers(headers: &mut HeaderMap) {
-    if headers.contains_key(TE) {
-        let wants_trailers = headers.get_all(TE).iter().any(|value| {
-            let mut codings = value.as_bytes().split(|byte| *byte == b',');
-            codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-        });
+    let mut values = headers.get_all(TE).iter();
+    let Some(first) = values.next() else { return };
+    // Mostly there is nothing to change.
+    if first == TRAILERS && values.next().is_none() {
+        return;
+    }
+    let wants_trailers = headers.get_all(TE).iter().any(|value| {
+        let mut codings = value.as_bytes().split(|byte| *byte == b',');
+        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    });
+    if wants_trailers {
+        headers.insert(TE, TRAILERS);
+    } else {
         headers.remove(TE);
-        if wants_trailers {
-            headers.insert(TE, HeaderValue::from_static("trailers"));
-        }
     }
 }
+
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
 /// Fields that must not be sent as trailers, because they affect framing, routing or authorization
 /// (RFC 9110, section 6.5.1). A recipient that merges trailers into the headers would read a
@@ -116,9 +124,7 @@ static NOT_FOR_APPLICATIONS: [HeaderName; 5] = [
 /// Removes [`NOT_FOR_APPLICATIONS`] from a request to the application.
 pub(crate) fn strip_for_application(headers: &mut HeaderMap) {
     if headers.keys().any(is_mesh_header) {
-        for name in &NOT_FOR_APPLICATIONS {
-            headers.remove(name);
-        }
+        remove_all(headers, &NOT_FOR_APPLICATIONS);
     }
 }
 
@@ -134,14 +140,24 @@ pub(super) fn strip_request_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Removes `names`. Most messages have none of them, and one scan of all names costs less than a
-/// lookup of each.
+/// Removes `names`, and keeps the order of the other fields: [`HeaderMap::remove`] fills the place
+/// of a field with the last one. Most messages have none of them, and one scan of all names costs
+/// less than a lookup of each.
 pub(crate) fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
-    if has_any(headers, names) {
-        for name in names {
-            headers.remove(name);
+    if names.is_empty() || !has_any(headers, names) {
+        return;
+    }
+    let order: Vec<HeaderName> = headers.keys().cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+    let mut rest = HeaderMap::with_capacity(headers.len());
+    for name in &order {
+        for value in headers.get_all(name) {
+            rest.append(name, value.clone());
         }
     }
+    *headers = rest;
 }
 
 /// Whether `headers` has any of `names`.
@@ -195,6 +211,32 @@ mod tests {
         ]);
         strip_connection_headers(&mut map);
         assert_eq!(map, headers(&[("te", "trailers"), ("accept", "*/*")]));
+    }
+
+    #[test]
+    fn removal_keeps_the_order_of_other_fields() {
+        let mut map = headers(&[
+            ("x-hop", "1"),
+            ("accept", "*/*"),
+            ("cookie", "a"),
+            ("cookie", "b"),
+            ("l5d-proxy-error", "x"),
+            ("age", "1"),
+            ("connection", "x-hop"),
+        ]);
+        strip_connection_headers(&mut map);
+        strip_for_application(&mut map);
+        let left: Vec<_> = map
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .collect();
+        let expected: [(&str, &[u8]); 4] = [
+            ("accept", b"*/*"),
+            ("cookie", b"a"),
+            ("cookie", b"b"),
+            ("age", b"1"),
+        ];
+        assert_eq!(left, expected);
     }
 
     #[test]

@@ -29,14 +29,14 @@ mod write_buffer;
 
 pub(super) use self::connection::{Connection, IncomingBody, InterimSender};
 use self::encode::FramingHeaders;
-pub(super) use self::framing::{
-    BodyLength, RequestMethod, list_elements, parse_decimal, unify_content_length,
-};
+pub(super) use self::framing::{BodyLength, RequestMethod, parse_decimal, unify_content_length};
 pub(super) use self::limits::MAX_INTERIM_RESPONSES;
 use self::outgoing_body::BodyEncoder;
 pub(super) use self::outgoing_body::OutgoingBody;
 pub(super) use self::parse::ParsedResponse;
 pub(super) use self::request::begin_request;
+use super::BodyError;
+use super::client_close::SERVER_CLOSED;
 use super::message_error::MessageError;
 
 /// Why a connection, or a message on it, failed.
@@ -91,12 +91,21 @@ impl Error {
     /// Whether the sender of a body has closed its connection within it, as opposed to a reset or
     /// any other reason.
     fn is_close_of_sender(&self) -> bool {
-        let Self::Body(error) = self else {
-            return false;
-        };
-        // The error of a body has the one of its connection as its source.
-        let source = error.source().and_then(|source| source.downcast_ref());
-        matches!(source, Some(Self::Incomplete))
+        matches!(self.of_body(), Some(BodyError::Http1(Self::Incomplete)))
+    }
+
+    /// The same for a response, which the server's proxy may have reported.
+    fn is_close_of_server(&self) -> bool {
+        let reported = self.of_body().and_then(BodyError::reset);
+        self.is_close_of_sender() || reported == Some(SERVER_CLOSED)
+    }
+
+    /// The error of the body that was forwarded.
+    fn of_body(&self) -> Option<&BodyError> {
+        match self {
+            Self::Body(error) => error.downcast_ref(),
+            _ => None,
+        }
     }
 
     /// Status of the response to the client before its connection is closed.

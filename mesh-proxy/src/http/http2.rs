@@ -38,7 +38,7 @@ use self::shared_connection::SendStream;
 pub(super) use self::shared_connection::{InterimSender, ResponseFuture, SharedConnection};
 pub(super) use self::stream_guard::StreamGuard;
 use super::output::OUTPUT_BUFFERS;
-use crate::config::HttpLimits;
+use crate::config::{FRAME_SIZES, HttpLimits};
 
 /// The range of the send buffer: less would not hold a frame, and more would be used by every
 /// client that reads slowly.
@@ -50,7 +50,9 @@ const FIRST_RESPONSE_WINDOW: u32 = 16 * 1024;
 /// Streams whose windows the connection's window covers, the limit of unknown clients.
 const WINDOWED_STREAMS: u32 = 200;
 
-/// Settings that differ between the server and the client.
+/// Settings that differ between the server and the client. The control plane may send any number
+/// for an endpoint: windows and frame sizes are adjusted to the ranges of the protocol, because a
+/// server closes a connection whose settings are out of range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoleConfig {
     pub(super) role: Role,
@@ -93,7 +95,9 @@ impl RoleConfig {
             stream_window: first_window,
             widened_stream_window: full_window,
             connection_window: self.connection_window_for(full_window),
-            max_frame_size: self.max_frame_size,
+            max_frame_size: self
+                .max_frame_size
+                .map(|size| size.clamp(*FRAME_SIZES.start(), *FRAME_SIZES.end())),
             output_limit: self
                 .send_buffer
                 .map(|size| size.clamp(SEND_BUFFER_RANGE.0, SEND_BUFFER_RANGE.1)),
@@ -108,7 +112,7 @@ impl RoleConfig {
         if self.adaptive_window {
             DEFAULT_WINDOW
         } else {
-            self.stream_window
+            self.stream_window.min(MAX_WINDOW)
         }
     }
 

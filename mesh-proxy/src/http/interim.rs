@@ -16,11 +16,20 @@ pub(super) enum InterimSender {
 }
 
 impl InterimSender {
-    /// Leaves the 100 to the server instead of sending it when the body is first polled.
-    pub(super) fn forward_expectation(&self) {
+    /// Whether the client of an HTTP/1 request waits for a 100 and got none. Over HTTP/2 the proxy
+    /// never sends a 100 itself.
+    pub(super) fn expects_continue(&self) -> bool {
         match self {
-            Self::Http1(interim) => interim.forward_expectation(),
-            // Over HTTP/2 the proxy never sends a 100 itself.
+            Self::Http1(interim) => interim.expects_continue(),
+            Self::Http2(_) => false,
+        }
+    }
+
+    /// Leaves the 100 to the server if that is `forwarded`; otherwise it is sent when the body is
+    /// next polled.
+    pub(super) fn forward_expectation(&self, forwarded: bool) {
+        match self {
+            Self::Http1(interim) => interim.forward_expectation(forwarded),
             Self::Http2(_) => {}
         }
     }
@@ -33,7 +42,8 @@ impl InterimSender {
         }
     }
 
-    /// Sends an interim response. To be called from the request's own task, which writes it.
+    /// Sends an interim response, but no 100 after one of the proxy itself. To be called from the
+    /// request's own task, which writes it.
     pub(super) fn send(&self, status: StatusCode, headers: HeaderMap) {
         match self {
             Self::Http1(interim) => interim.send(status, &headers),

@@ -19,6 +19,8 @@ pub enum MessageError {
     InvalidMethod,
     #[error("malformed request target")]
     InvalidTarget,
+    #[error("request target exceeds 65,534 bytes")]
+    TargetTooLong,
     #[error("version is neither HTTP/1.0 nor HTTP/1.1")]
     UnsupportedVersion,
     #[error("malformed status code")]
@@ -65,7 +67,7 @@ impl MessageError {
     /// Value of the `reason` label.
     pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::HeadersTooLarge => "head_bytes",
+            Self::HeadersTooLarge | Self::TargetTooLong => "head_bytes",
             Self::TooManyFields => "fields",
             Self::UnsupportedVersion => "version",
             Self::LengthAndTransferEncoding
@@ -101,6 +103,7 @@ impl MessageError {
             Self::HeadersTooLarge | Self::TooManyFields | Self::TrailersTooLarge => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             }
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
             Self::UnsupportedVersion => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::UnsupportedTransferCoding => StatusCode::NOT_IMPLEMENTED,
             _ => StatusCode::BAD_REQUEST,

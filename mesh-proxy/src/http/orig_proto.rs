@@ -9,6 +9,7 @@
 
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
+use mesh_planted::Bug;
 
 use super::headers::{ORIG_PROTO, reduce_te_to_trailers, strip_connection_headers};
 use super::message_context::MessageContext;
@@ -43,6 +44,7 @@ pub fn upgrade(request: &mut Request) -> Version {
     let version = request.version();
     let absolute = MessageContext::of(request.extensions()).is_absolute_form;
     let value = match (version, absolute) {
+        (Version::HTTP_10, false) if Bug::VersionLost.is_planted() => HTTP_11,
         (Version::HTTP_10, false) => HTTP_10,
         (Version::HTTP_10, true) => HTTP_10_ABSOLUTE,
         (_, false) => HTTP_11,
@@ -96,7 +98,7 @@ pub fn upgrade_response(response: &mut Response, version: Version) {
 
 fn http11_value(response: &Response) -> HeaderValue {
     let headers = response.headers();
-    let is_chunked = headers.contains_key(TRANSFER_ENCODING) && response.body().is_empty();
+    let is_chunked = response.body().is_empty() && headers.contains_key(TRANSFER_ENCODING);
     let protocols = upgrade::required_protocols(headers, response.status());
     let protocols = protocols.as_ref().and_then(|value| value.to_str().ok());
     let parameters = match (is_chunked, protocols) {
@@ -138,13 +140,24 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 
 /// Returns the version and the parameters after it.
 fn parse(value: &HeaderValue) -> Option<(Version, impl Iterator<Item = &str>)> {
-    let mut parts = value.to_str().ok()?.split(';').map(str::trim);
-    let version = match parts.next()? {
+    let (version, parameters) = match value.as_bytes() {
+        // The value of most messages.
+        b"HTTP/1.1" => ("HTTP/1.1", ""),
+        _ => {
+            let text = value.to_str().ok()?;
+            text.split_once(';').unwrap_or((text, ""))
+        }
+    };
+    let version = match version.trim() {
         "HTTP/1.1" => Version::HTTP_11,
         "HTTP/1.0" => Version::HTTP_10,
         _ => return None,
     };
-    Some((version, parts))
+    let parameters = parameters.split(';').map(str::trim);
+    Some((
+        version,
+        parameters.filter(|parameter| !parameter.is_empty()),
+    ))
 }
 
 #[cfg(test)]

@@ -17,6 +17,6 @@ impl RefusalCounter {
     }
 
     pub(super) fn count(&self, protocol: Protocol, reason: &'static str) {
-        self.family.http(self.direction, protocol.label(), reason);
+        self.family.http(self.direction, protocol.as_str(), reason);
     }
 }

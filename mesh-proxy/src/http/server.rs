@@ -12,7 +12,7 @@ use super::{HttpHandler, Protocol, http1, http2, upgrade};
 use crate::config::{ClientTrust, Config, Http2Server, HttpLimits};
 use crate::telemetry::labels::Direction;
 use crate::telemetry::refused::RefusedFamily;
-use crate::transport::{Io, Scratch};
+use crate::transport::{Io, Scratch, Stage};
 
 /// Serves the connections of one listener on one data thread.
 #[derive(Clone, Debug)]
@@ -96,6 +96,7 @@ impl Server {
         client: ClientTrust,
         drain: Watch,
     ) -> Result<(), ServeError> {
+        io.enter(Stage::Http);
         // Boxed, because otherwise every connection would be as large as the larger kind.
         match protocol {
             Protocol::Http1 => {

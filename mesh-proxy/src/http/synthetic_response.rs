@@ -4,10 +4,10 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{Method, StatusCode, Version};
 
 use super::headers::{PROXY_CONNECTION, PROXY_ERROR};
-use super::local_reply::LocalReply;
 use super::message_context::MessageContext;
 use super::{Body, Request, Reset, Response, grpc};
 use crate::error::{Error, Kind};
+use crate::local_reply::LocalReply;
 
 /// The attributes of a request that its response depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,10 @@ impl RequestContext {
             downgraded: downgraded.is_some(),
             connect: *request.method() == Method::CONNECT,
         }
+    }
+
+    pub(crate) fn is_http1(&self) -> bool {
+        self.version < Version::HTTP_2
     }
 
     pub(crate) fn is_grpc(&self) -> bool {

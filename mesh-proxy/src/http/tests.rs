@@ -362,6 +362,12 @@ fn hop_by_hop_headers_are_not_forwarded() {
         OK,
         OK,
     );
+    check_exchange(
+        "GET / HTTP/1.1\r\nhost: web\r\nconnection: Upgrade\r\nupgrade: H2C\r\n\r\n",
+        GET,
+        OK,
+        OK,
+    );
 }
 
 #[test]
@@ -445,9 +451,9 @@ fn check_tunnel(request: &'static str, server_receives: &'static str, response: 
 #[test]
 fn upgrade_request_becomes_tunnel() {
     check_tunnel(
-        "GET /chat HTTP/1.1\r\nhost: web\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n\r\n",
-        "GET /chat HTTP/1.1\r\nhost: web\r\nsec-websocket-key: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
-        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        "GET /chat HTTP/1.1\r\nhost: web\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\norigin: http://web\r\nsec-websocket-protocol: a, b\r\nsec-websocket-extensions: c\r\nsec-websocket-extensions: d\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\r\n",
+        "GET /chat HTTP/1.1\r\nhost: web\r\nsec-websocket-key: x\r\nsec-websocket-version: 13\r\norigin: http://web\r\nsec-websocket-protocol: a, b\r\nsec-websocket-extensions: c\r\nsec-websocket-extensions: d\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nsec-websocket-accept: y\r\nsec-websocket-protocol: b\r\nsec-websocket-extensions: d\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
     );
 }
 
@@ -457,6 +463,41 @@ fn connect_request_becomes_tunnel() {
         "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
         "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
         "HTTP/1.1 200 OK\r\n\r\n",
+    );
+}
+
+/// Its framing fields have no meaning: no body precedes the bytes of the tunnel.
+#[test]
+fn accepted_connect_has_no_framing_fields() {
+    run_with_hops(async |hops, drain| {
+        let (listener, server) = listen().await;
+        let mut client = connect(hops, server, &drain).await;
+        send(
+            &mut client,
+            "CONNECT web:443 HTTP/1.1\r\nhost: web:443\r\n\r\n",
+        )
+        .await;
+        let mut server = accept(&listener).await;
+        read_until(&mut server, END).await.unwrap();
+        let fields = "content-length: 5\r\ntransfer-encoding: chunked\r\nx: 1";
+        send(
+            &mut server,
+            &format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\nserver first"),
+        )
+        .await;
+        let received = read_until(&mut client, "server first").await.unwrap();
+        let expected = "HTTP/1.1 200 OK\r\nx: 1\r\n\r\nserver first";
+        assert_eq!(received, expected, "{hops} hops");
+    });
+}
+
+#[test]
+fn upgrade_of_http10_is_ignored() {
+    check_exchange(
+        "GET / HTTP/1.0\r\nhost: web\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        "GET / HTTP/1.0\r\nhost: web\r\n\r\n",
+        "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
     );
 }
 

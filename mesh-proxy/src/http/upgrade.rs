@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, Version};
+use mesh_planted::Bug;
 use mesh_runtime::drain::Watch;
 
 use super::headers::{has_connection_option, strip_connection_headers};
@@ -35,7 +36,9 @@ impl UpgradeRequest {
     pub(super) fn is_accepted_by(self, status: StatusCode) -> bool {
         match self {
             Self::Connect => status.is_success(),
-            Self::Upgrade => status == StatusCode::SWITCHING_PROTOCOLS,
+            Self::Upgrade => {
+                status == StatusCode::SWITCHING_PROTOCOLS || Bug::RefusalIsTunnel.is_planted()
+            }
         }
     }
 }
@@ -47,7 +50,9 @@ pub(super) fn take_request(request: &mut Request) -> Result<Option<UpgradeReques
     strip_connection_headers(request.headers_mut());
     if let Some(protocol) = &protocol {
         let offers_tls = is_offer_of_tls(request.method(), protocol);
-        set_protocols(request.headers_mut(), protocol.clone());
+        if !Bug::UpgradeNotForwarded.is_planted() {
+            set_protocols(request.headers_mut(), protocol.clone());
+        }
         let context = MessageContext::of_mut(request.extensions_mut());
         context.offers_tls = offers_tls;
         context.requests_upgrade = !offers_tls;
@@ -83,14 +88,16 @@ fn is_offer_of_tls(method: &Method, protocols: &HeaderValue) -> bool {
         })
 }
 
-/// Rejects authority-form without `CONNECT` and `CONNECT` without authority-form.
+/// Rejects authority-form without `CONNECT`, and `CONNECT` without authority-form or without a
+/// valid port (RFC 9110, section 9.3.6).
 fn check_target(request: &Request) -> Result<(), InvalidTarget> {
     if request.version() == Version::HTTP_2 {
         return Ok(());
     }
     let connect = request.method() == Method::CONNECT;
     let authority_form = uri::is_authority_form(request.uri());
-    if connect != authority_form {
+    let lacks_port = || matches!(request.uri().port_u16(), None | Some(0));
+    if connect != authority_form || (connect && lacks_port()) {
         return Err(InvalidTarget);
     }
     Ok(())
@@ -134,10 +141,12 @@ pub(super) async fn until_revoked(
         return tunnel.await;
     };
     tokio::select! {
-        () = tunnel => {}
+        biased;
+        // First, so that no byte is copied that the policy no longer allows.
         () = revocable.revoked() => {
             tracing::info!("Tunnel ended: the policy no longer allows it");
         }
+        () = tunnel => {}
     }
 }
 

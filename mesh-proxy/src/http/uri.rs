@@ -10,6 +10,8 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use memchr::{memchr, memchr3};
+use mesh_planted::Bug;
 
 use super::Request;
 use super::message_context::MessageContext;
@@ -26,8 +28,8 @@ pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
 
 /// Makes the authority of a request unique, so that the request is authorized and routed by the
 /// authority that the application reads: the target's, if there is one, replaces `host` (RFC 9112,
-/// section 3.2.2; RFC 9113, section 8.3.1). Rejects several `host` fields, an invalid one, and user
-/// information.
+/// section 3.2.2; RFC 9113, section 8.3.1). Rejects several `host` fields, an invalid one, user
+/// information, and a URI without a host.
 pub(super) fn unify_authority(request: &mut Request) -> Result<(), MessageError> {
     let Some(authority) = request.uri().authority() else {
         // For HTTP/1 the parser has checked `host`.
@@ -36,7 +38,12 @@ pub(super) fn unify_authority(request: &mut Request) -> Result<(), MessageError>
             _ => Ok(()),
         };
     };
-    if authority.as_str().contains('@') {
+    let text = authority.as_str().as_bytes();
+    let is_valid = match request.version() {
+        Version::HTTP_2 => names_host(text),
+        _ => is_host_and_port(text),
+    };
+    if !is_valid {
         return Err(MessageError::InvalidTarget);
     }
     let mut hosts = request.headers().get_all(HOST).iter();
@@ -68,9 +75,34 @@ fn check_host(headers: &HeaderMap) -> Result<(), MessageError> {
     let is_authority = || Authority::try_from(host.as_bytes()).is_ok();
     match host.as_bytes() {
         b"" => Ok(()),
-        text if !text.contains(&b'@') && is_authority() => Ok(()),
+        text if names_host(text) && is_authority() => Ok(()),
         _ => Err(MessageError::InvalidHost),
     }
+}
+
+/// Whether an authority has a host and no user information. HTTP/2 has no other rule, and clients
+/// of gRPC may send the name of a port.
+fn names_host(authority: &[u8]) -> bool {
+    !authority.starts_with(b":") && !authority.contains(&b'@')
+}
+
+/// Whether an authority is a host and an optional port, as HTTP/1 requires of `host` and targets
+/// (RFC 9110, section 7.2). [`Authority`] also accepts a port that is not a number and brackets
+/// anywhere; recipients would read different hosts from them.
+pub(super) fn is_host_and_port(authority: &[u8]) -> bool {
+    let (host, rest) = match authority {
+        [b'[', inside @ ..] => match memchr(b']', inside) {
+            Some(end) => inside.split_at(end),
+            None => return false,
+        },
+        _ => authority.split_at(memchr(b':', authority).unwrap_or(authority.len())),
+    };
+    let is_port = match rest.strip_prefix(b"]").unwrap_or(rest) {
+        [] => true,
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    is_port && !host.is_empty() && memchr3(b'@', b'[', b']', host).is_none()
 }
 
 /// Makes `host`, which the proxy has changed, the authority of a request. Returns whether it is
@@ -161,6 +193,9 @@ pub fn http1_form(request: &Request) -> Uri {
 
 /// Returns the path and query as the client has sent them, if the URI cannot represent them.
 pub(crate) fn raw_path(request: &Request) -> Option<&Bytes> {
+    if Bug::RawTargetLost.is_planted() {
+        return None;
+    }
     let target = MessageContext::of(request.extensions())
         .raw_target
         .as_deref();
@@ -180,4 +215,44 @@ pub fn record_form(request: &mut Request) {
 /// Whether the request target was in authority-form, as for `CONNECT`.
 pub fn is_authority_form(uri: &Uri) -> bool {
     uri.authority().is_some() && uri.scheme().is_none() && uri.path_and_query().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_of_http1_are_a_host_and_an_optional_port() {
+        for valid in [
+            "web",
+            "web:",
+            "web:80",
+            "web.shop.",
+            "10.0.0.1:8080",
+            "[::1]",
+            "[::1]:80",
+        ] {
+            assert!(is_host_and_port(valid.as_bytes()), "{valid}");
+        }
+        for invalid in [
+            "",
+            ":80",
+            "web:http",
+            "web:80:80",
+            "web:-1",
+            "a@web",
+            "a:b@web:80",
+            "[::1",
+            "[]:80",
+            "[::1]80",
+            "[::1]]",
+            "web]",
+            "w[e]b",
+            "a@[::1]:80",
+            "[a@b]",
+            "web:80]",
+        ] {
+            assert!(!is_host_and_port(invalid.as_bytes()), "{invalid}");
+        }
+    }
 }

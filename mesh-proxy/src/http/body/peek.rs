@@ -1,5 +1,5 @@
 //! Reads the beginning of a response body ahead, because the status of a gRPC call may be in its
-//! trailers. Used by `outbound::http::attempts`.
+//! trailers. Used by `retry::attempts`.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

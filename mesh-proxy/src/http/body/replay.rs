@@ -1,5 +1,5 @@
 //! Request bodies that can be sent again: what an attempt reads of a body is copied, up to a limit,
-//! and the next attempt reads the copy before the rest. Used by `outbound::http::attempts`.
+//! and the next attempt reads the copy before the rest. Used by `retry::attempts`.
 //!
 //! The bytes are copied because a frame shares the memory of the buffer that it was received in,
 //! which may be many times larger than the frame.
@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame};
+use mesh_planted::Bug;
 
 use super::{Body, BodyContext, BodyError, Content};
 use crate::http::interim::InterimSender;
@@ -229,6 +230,9 @@ impl State {
     /// Returns kept bytes from `position` on.
     fn kept_after(&self, position: usize) -> Option<Bytes> {
         let bytes = self.kept.as_ref()?.bytes.get(position..)?;
+        if position > 0 && Bug::ReplayInPart.is_planted() {
+            return None;
+        }
         let frame = &bytes[..bytes.len().min(MAX_FRAME)];
         (!frame.is_empty()).then(|| Bytes::copy_from_slice(frame))
     }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use http::StatusCode;
 use http::header::EXPECT;
+use mesh_planted::Bug;
 
 use super::{Dial, SendError};
 use crate::config::Http1Limits;
@@ -30,7 +31,8 @@ use crate::http::{Body, BodyError, Protocol, Request, Response};
 /// A connection in use.
 pub(super) struct PooledConnection {
     connection: Rc<Connection>,
-    pub(super) reused: bool,
+    /// Taken from the pool. The server may have closed it since.
+    is_reused: bool,
 }
 
 /// Makes a new connection.
@@ -41,7 +43,7 @@ pub(super) async fn connect<D: Dial>(
     let io = dial.dial(Protocol::Http1).await?;
     Ok(PooledConnection {
         connection: Connection::new(io, limits),
-        reused: false,
+        is_reused: false,
     })
 }
 
@@ -50,7 +52,7 @@ impl PooledConnection {
     pub(super) fn reused(connection: Rc<Connection>) -> Self {
         Self {
             connection,
-            reused: true,
+            is_reused: true,
         }
     }
 
@@ -114,14 +116,17 @@ impl ResponseFuture {
         let interim = body.interim();
         if let Some(interim) = &interim
             && request.headers().contains_key(EXPECT)
+            && !Bug::ContinueByProxy.is_planted()
         {
-            interim.forward_expectation();
+            interim.forward_expectation(true);
         }
         let read_ahead = interim.as_ref().map_or(0, InterimSender::read_ahead);
         let read_size = FIRST_READ_SIZE.saturating_add(read_ahead);
         let upstream = connection.begin_exchange(read_size);
         let encoder = begin_request(&connection, request, &body)?;
-        if let Some(interim) = &interim {
+        if let Some(interim) = &interim
+            && !Bug::ClientCloseLost.is_planted()
+        {
             interim.pass_close_to(upstream);
         }
         Ok(Self {
@@ -130,7 +135,7 @@ impl ResponseFuture {
             interim_count: 0,
             must_close: false,
             connection,
-            is_reused: on.reused,
+            is_reused: on.is_reused,
             method: RequestMethod::new(request.method()),
             is_upgrade,
             interim,
@@ -192,7 +197,9 @@ impl ResponseFuture {
             if self.interim_count > MAX_INTERIM_RESPONSES {
                 return Poll::Ready(Err(MessageError::TooManyInterimResponses.into()));
             }
-            if let Some(interim) = &self.interim {
+            if let Some(interim) = &self.interim
+                && !Bug::InterimLost.is_planted()
+            {
                 let mut headers = parsed.headers;
                 strip_connection_headers(&mut headers);
                 interim.send(parsed.status, headers);
@@ -211,11 +218,16 @@ impl ResponseFuture {
     /// Returns the body to an unwritten request.
     fn into_send_error(self, error: Error, request: &mut Request) -> SendError {
         let unsent = matches!(error, Error::Write(_)) && self.connection.has_written_nothing();
+        let has_begun = self.interim_count > 0 || self.connection.has_unread_input();
         match self.body.into_unsent_body() {
             Some(body) if unsent => {
                 *request.body_mut() = body;
                 SendError::Dial(DialError::Closed)
             }
+            _ if error.is_connection_lost() && !has_begun => SendError::Lost {
+                cause: error.into(),
+                may_be_unreceived: self.is_reused,
+            },
             _ => SendError::Http1(error),
         }
     }
@@ -266,10 +278,9 @@ impl ResponseFuture {
 
     fn into_guard(self, pool: Option<&Rc<Pool>>, keeps_alive: bool) -> PoolGuard {
         // A client that waits for a 100 and receives the final response does not send the body.
-        let is_body_unwanted = self
-            .interim
-            .as_ref()
-            .is_some_and(InterimSender::is_continue_awaited);
+        let interim = self.interim.as_ref();
+        let is_body_unwanted =
+            self.body.is_unsent() && interim.is_some_and(InterimSender::is_continue_awaited);
         let rest = match self.upload {
             UploadState::InProgress if !is_body_unwanted => Some(self.body),
             _ => None,

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, Shared};
-use http::StatusCode;
 use mesh_core::endpoint::Http2Params;
 use mesh_http2::Role;
 use tokio::time::Instant;
@@ -357,16 +356,27 @@ impl StreamReservation {
             let stream = &mut self.stream;
             send_with_body(&response_future, upload, interim, stream, untouched).await
         };
-        let response = response.map_err(SendError::Http2)?;
+        let response = response.map_err(|error| send_error(error, &response_future))?;
         let length = declared_length(response.headers());
         let incoming = IncomingBody::response(response_future, length);
         Ok(response.map(|()| Body::http2(incoming).with_guard(ResponseGuard::Http2(self.stream))))
     }
 }
 
-/// Polls for the response, and forwards interim responses to the client. A 100 is forwarded only if
-/// the client still waits for it: an HTTP/1 client got one when its body was first polled. Stays
-/// pending when an HTTP/1 client that has closed gets no response, as with an HTTP/1 server.
+/// Returns the error of a stream that has failed before its response.
+fn send_error(error: mesh_http2::Error, response_future: &ResponseFuture) -> SendError {
+    if error.is_connection_lost() && !response_future.has_begun() {
+        let (shared, _) = response_future.stream();
+        return SendError::Lost {
+            cause: error.into(),
+            may_be_unreceived: shared.may_have_closed(),
+        };
+    }
+    SendError::Http2(error)
+}
+
+/// Polls for the response, and forwards interim responses to the client. Stays pending when an
+/// HTTP/1 client that has closed gets no response, as with an HTTP/1 server.
 fn poll_response(
     response_future: &ResponseFuture,
     interim: Option<&InterimSender>,
@@ -386,12 +396,28 @@ fn poll_response(
         if !status.is_informational() {
             return Poll::Ready(Ok(response));
         }
-        if let Some(interim) = interim
-            && (status != StatusCode::CONTINUE || interim.is_continue_awaited())
-        {
+        if let Some(interim) = interim {
             interim.send(status, response.into_parts().0.headers);
         }
     }
+}
+
+/// Leaves the 100 that the client of an HTTP/1 request waits for to the server, if that is a proxy
+/// of this project. Linkerd's does not forward the server's, so that the client would wait without
+/// success; the reader of the body then sends one. Pending until the server's SETTINGS say which
+/// proxy it is: the body is not read before.
+fn poll_expectation(
+    response_future: &ResponseFuture,
+    interim: Option<&InterimSender>,
+    cx: &Context<'_>,
+) -> Poll<()> {
+    if let Some(client) = interim
+        && client.expects_continue()
+    {
+        let (shared, _) = response_future.stream();
+        client.forward_expectation(ready!(shared.poll_is_proxy(cx)));
+    }
+    Poll::Ready(())
 }
 
 /// Sends a request's body until the response headers have been received. A longer body is then an
@@ -408,6 +434,7 @@ async fn send_with_body(
     let mut failed = None;
     let response = poll_fn(|cx| {
         if let Some(sending) = &mut upload
+            && poll_expectation(response_future, interim.as_ref(), cx).is_ready()
             && let Poll::Ready(sent) = Pin::new(sending).poll(cx)
         {
             let sending = upload.take();
@@ -437,8 +464,8 @@ async fn send_with_body(
         }
     };
     // A client that waits for a 100 and receives the final response does not send the body.
-    let is_body_unwanted = interim.is_some_and(|interim| interim.is_continue_awaited());
-    if let Some(upload) = upload.filter(|_| !is_body_unwanted) {
+    let is_awaiting = interim.is_some_and(|interim| interim.is_continue_awaited());
+    if let Some(upload) = upload.filter(|upload| !(is_awaiting && upload.is_untouched())) {
         stream.upload(upload);
     }
     Ok(response)

@@ -4,6 +4,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::HeaderMap;
 use memchr::memchr;
+use mesh_planted::Bug;
 
 use super::parse::{self, HeaderEnd};
 use crate::config::Http1Limits;
@@ -64,6 +65,7 @@ impl Decoder {
             match self.state {
                 State::Size => match self.take_size(input)? {
                     None => return Ok(None),
+                    Some(0) if Bug::LastChunkMissed.is_planted() => self.state = State::DataEnd,
                     Some(0) => self.state = State::Trailers(0),
                     Some(size) => self.state = State::Data(size),
                 },
@@ -72,7 +74,9 @@ impl Decoder {
                     let here = usize::try_from(left).map_or(input.len(), |n| n.min(input.len()));
                     self.state = match left - here as u64 {
                         0 => State::DataEnd,
-                        left => State::Data(left),
+                        left => {
+                            State::Data(left - u64::from(Bug::ChunkSplitLosesByte.is_planted()))
+                        }
                     };
                     return Ok(Some(BodyPart::Data(input.split_to(here).freeze())));
                 }
@@ -146,7 +150,7 @@ impl Decoder {
         }
         let trailers = parse::parse_trailers(&input.split_to(length).freeze(), limits)?;
         Ok(Some(BodyPart::End(
-            (!trailers.is_empty()).then_some(trailers),
+            (!trailers.is_empty() && !Bug::TrailerLost.is_planted()).then_some(trailers),
         )))
     }
 }
@@ -211,7 +215,8 @@ fn take_line_end(input: &mut BytesMut) -> Result<bool, MessageError> {
 /// Writes the size of a chunk. The caller then writes the data, which must not be empty, and
 /// [`CHUNK_END`].
 pub(super) fn write_size(out: &mut Vec<u8>, size: usize) {
-    let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
+    let counted = size.saturating_sub(usize::from(Bug::ChunkSizeDigitLost.is_planted()));
+    let digits = (usize::BITS - counted.leading_zeros()).div_ceil(4).max(1);
     for digit in (0..digits).rev() {
         out.push(b"0123456789abcdef"[size >> (4 * digit) & 15]);
     }
@@ -225,7 +230,7 @@ pub(super) const CHUNK_END: &[u8] = b"\r\n";
 pub(super) fn write_end(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
-        if is_allowed_in_trailers(name) {
+        if is_allowed_in_trailers(name) && !Bug::TrailerNotSent.is_planted() {
             super::encode::write_field(out, name, value);
         }
     }

@@ -7,7 +7,6 @@
 //! its reader reads.
 
 use std::cell::{RefCell, RefMut};
-use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -15,8 +14,8 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Version};
 use http_body::Frame;
+use mesh_planted::Bug;
 use mesh_runtime::bounded_buffer::{BoundedBuffer, Fill};
-use socket2::SockRef;
 use tokio::io::{AsyncRead as _, AsyncWrite as _};
 use tokio::task::coop;
 
@@ -39,6 +38,7 @@ use crate::transport::Io;
 mod decoder;
 mod handles;
 mod headers;
+mod reuse;
 mod sending;
 
 pub(crate) use self::handles::{IncomingBody, InterimSender};
@@ -99,6 +99,14 @@ enum ExpectContinue {
     Local,
     /// The proxy forwards the server's 100.
     Forwarded,
+    /// The proxy has sent the 100.
+    Sent,
+}
+
+impl ExpectContinue {
+    fn is_awaited(self) -> bool {
+        matches!(self, Self::Local | Self::Forwarded)
+    }
 }
 
 /// This many bytes of chunked framing count as one of the 128 operations that a task may do per
@@ -162,7 +170,7 @@ impl Connection {
         let Inner {
             mut io, mut input, ..
         } = Rc::into_inner(self)?.0.into_inner();
-        if !input.is_empty() {
+        if !input.is_empty() && !Bug::TunnelBytesLost.is_planted() {
             io.put_back(input.take_all());
         }
         Some(io)
@@ -330,8 +338,8 @@ impl Connection {
         }
     }
 
-    /// Whether bytes follow the message.
-    pub(super) fn has_unread_input(&self) -> bool {
+    /// Whether bytes have been received that belong to no message yet.
+    pub(in crate::http) fn has_unread_input(&self) -> bool {
         !self.inner().input.is_empty()
     }
 
@@ -351,36 +359,9 @@ impl Connection {
         matches!(inner.body, BodyDecoder::Failed).then(error)
     }
 
-    /// Whether the client waits for a 100 and got none, so that it may or may not send the body.
+    /// Whether the client waits for a 100, so that it may or may not send the body.
     pub(super) fn is_awaiting_continue(&self) -> bool {
-        self.inner().expectation != ExpectContinue::None
-    }
-
-    /// Whether another message can be exchanged: the last one has been read and written completely,
-    /// and nothing follows it.
-    pub(crate) fn is_reusable(&self) -> bool {
-        let inner = self.inner();
-        matches!(inner.body, BodyDecoder::Complete)
-            && inner.input.is_empty()
-            && inner.output.is_empty()
-            && matches!(inner.sending, Sending::Open { .. })
-            && !inner.read_closed
-    }
-
-    /// Whether an idle connection is open and has received nothing, as far as the kernel has
-    /// reported. Unsolicited bytes count as a failure.
-    pub(crate) fn is_idle(&self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.poll_idle_end(&mut cx).is_pending()
-    }
-
-    /// Ready when an idle connection has been closed or has received bytes.
-    pub(crate) fn poll_idle_end(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.inner();
-        if inner.read_closed || !inner.input.is_empty() {
-            return Poll::Ready(());
-        }
-        inner.poll_fill(cx).map(|_bytes_or_end| ())
+        self.inner().expectation.is_awaited()
     }
 
     /// Sends close_notify on a TLS connection, if that is possible without waiting.
@@ -398,7 +379,7 @@ impl Connection {
         let inner = self.inner();
         if inner.body_in_use {
             // The peer has already closed the connection if this fails.
-            let _gone = SockRef::from(inner.io.tcp()).shutdown(Shutdown::Both);
+            inner.io.tcp().shut_down();
         }
     }
 
@@ -420,7 +401,7 @@ impl PendingRequestBody for Rc<Connection> {
     fn is_awaited(&self) -> bool {
         let inner = self.inner();
         // While a client waits for a 100, the server delays the body, not the client.
-        inner.body_in_use && inner.reader_waits && inner.expectation == ExpectContinue::None
+        inner.body_in_use && inner.reader_waits && !inner.expectation.is_awaited()
     }
 }
 
@@ -481,6 +462,10 @@ impl Inner {
                 _ => 0,
             };
             self.uncharged_framing += before - self.input.len() - data;
+            if matches!(next, Ok(Some(_))) && self.expectation.is_awaited() {
+                // The client did not wait, or does so no longer (RFC 9110, section 10.1.1).
+                self.expectation = ExpectContinue::None;
+            }
             match next {
                 Ok(None) if matches!(self.body, BodyDecoder::Complete) => {
                     return Poll::Ready(Ok(None));
@@ -502,11 +487,10 @@ impl Inner {
                 }
             }
             match ready!(self.poll_fill(cx)) {
-                Ok(0) if matches!(self.body, BodyDecoder::UntilClose) => {
-                    self.body = BodyDecoder::Complete;
-                }
+                Ok(0) if self.body.ends_with_connection() => self.body = BodyDecoder::Complete,
                 Ok(0) => return Poll::Ready(Err(self.fail_body(Error::Incomplete))),
                 Ok(_) => {}
+                Err(_) if self.body.ends_with_reset() => self.body = BodyDecoder::Complete,
                 Err(error) => return Poll::Ready(Err(self.fail_body(error))),
             }
         }
@@ -572,7 +556,7 @@ impl Inner {
         if self.expectation != ExpectContinue::Local {
             return;
         }
-        self.expectation = ExpectContinue::None;
+        self.expectation = ExpectContinue::Sent;
         let status_line = (Version::HTTP_11, StatusCode::CONTINUE, None);
         self.output.append(|buffer| {
             encode::write_response(

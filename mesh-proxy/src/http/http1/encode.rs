@@ -7,6 +7,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 use http::{Method, StatusCode, Uri, Version};
+use mesh_planted::Bug;
 
 /// The framing headers that are written. Those that do not apply are omitted; existing ones keep
 /// their place.
@@ -90,6 +91,7 @@ fn write_fields(
     for (name, value) in headers {
         if *name == CONTENT_LENGTH {
             match framing {
+                _ if Bug::LengthOfZeroRemoved.is_planted() && *value == "0" => continue,
                 FramingHeaders::Unchanged | FramingHeaders::KeepContentLength => {}
                 FramingHeaders::Omit
                 | FramingHeaders::Chunked
@@ -117,7 +119,9 @@ fn write_fields(
         FramingHeaders::ContentLength(length) => {
             let _infallible = write!(out, "content-length: {length}\r\n");
         }
-        FramingHeaders::Chunked if !is_chunked_written => {
+        FramingHeaders::Chunked
+            if !is_chunked_written || Bug::TransferEncodingTwice.is_planted() =>
+        {
             write_field(out, &TRANSFER_ENCODING, &CHUNKED);
         }
         _ => {}
@@ -131,8 +135,53 @@ fn write_fields(
 const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 
 pub(super) fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    let start = out.len();
     out.extend_from_slice(name.as_str().as_bytes());
+    if Bug::NamesInCapitals.is_planted() {
+        out[start].make_ascii_uppercase();
+    }
     out.extend_from_slice(b": ");
     out.extend_from_slice(value.as_bytes());
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_line_without_reason_phrase_ends_with_a_space() {
+        let mut out = Vec::new();
+        let status = StatusCode::from_u16(299).unwrap();
+        let line = (Version::HTTP_11, status, None);
+        write_response(
+            &mut out,
+            line,
+            &HeaderMap::new(),
+            FramingHeaders::Omit,
+            None,
+        );
+        assert_eq!(out, b"HTTP/1.1 299 \r\n\r\n");
+    }
+
+    #[test]
+    fn framing_fields_are_those_of_the_body_that_is_written() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
+        for coding in ["gzip", "chunked"] {
+            headers.append(TRANSFER_ENCODING, HeaderValue::from_static(coding));
+        }
+        let (length, chunked) = ("content-length: 5\r\n", "transfer-encoding: chunked\r\n");
+        for (framing, expected) in [
+            (FramingHeaders::Chunked, chunked),
+            (FramingHeaders::KeepContentLength, length),
+            (FramingHeaders::Omit, ""),
+            (FramingHeaders::ContentLength(7), "content-length: 7\r\n"),
+        ] {
+            let mut out = Vec::new();
+            write_fields(&mut out, &headers, framing, None);
+            let written = String::from_utf8(out).unwrap().to_ascii_lowercase();
+            assert_eq!(written, format!("{expected}\r\n"), "{framing:?}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
+use mesh_planted::Bug;
 
 use crate::http::message_error::MessageError;
 
@@ -61,7 +62,8 @@ pub(super) fn response_body_length(
         return Ok(BodyLength::Bytes(0));
     }
     let declared = declared_length(version, headers, RepeatedLength::AllowEqual)?;
-    if method == RequestMethod::Head || never_has_body(status) {
+    let is_head = method == RequestMethod::Head && !Bug::HeadHasBody.is_planted();
+    if is_head || never_has_body(status) {
         return Ok(BodyLength::Bytes(0));
     }
     Ok(declared.unwrap_or(BodyLength::UntilClose))
@@ -69,8 +71,8 @@ pub(super) fn response_body_length(
 
 pub(super) fn never_has_body(status: StatusCode) -> bool {
     status.is_informational()
-        || status == StatusCode::NO_CONTENT
-        || status == StatusCode::NOT_MODIFIED
+        || (status == StatusCode::NO_CONTENT && !Bug::NoContentHasBody.is_planted())
+        || (status == StatusCode::NOT_MODIFIED && !Bug::NotModifiedHasBody.is_planted())
 }
 
 /// Whether framing fields declare a body that a response of this status cannot have. A 304 has the
@@ -208,15 +210,13 @@ pub(super) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
     }
     let lists =
         |token: &[u8]| list_elements(headers, CONNECTION).any(|t| t.eq_ignore_ascii_case(token));
-    !lists(b"close") && (version == Version::HTTP_11 || lists(b"keep-alive"))
+    (!lists(b"close") || Bug::CloseIgnored.is_planted())
+        && (version == Version::HTTP_11 || lists(b"keep-alive"))
 }
 
 /// Returns the elements of a comma-separated header, from all its lines, without whitespace around
 /// them.
-pub(in crate::http) fn list_elements(
-    headers: &HeaderMap,
-    name: HeaderName,
-) -> impl Iterator<Item = &[u8]> {
+pub(super) fn list_elements(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
     headers
         .get_all(name)
         .iter()

@@ -41,9 +41,14 @@ impl OutgoingBody {
         }
     }
 
+    /// Whether nothing of the body has been sent.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.frames == 0
+    }
+
     /// Returns the body, unless a part of it has been sent.
     pub(crate) fn into_unsent_body(self) -> Option<Body> {
-        (self.frames == 0).then_some(self.body)
+        self.is_unsent().then_some(self.body)
     }
 
     pub(crate) fn frames(&self) -> u64 {
@@ -72,7 +77,7 @@ impl OutgoingBody {
                 }
                 Poll::Ready(None) => None,
                 Poll::Pending => {
-                    // Write what there is, because the body may take long to continue.
+                    // Write the bytes at hand, because the body may take long to continue.
                     if let Poll::Ready(Err(error)) = to.poll_flush(cx) {
                         return Poll::Ready(Err(error));
                     }

@@ -13,12 +13,17 @@ use http::uri::Authority;
 use http::{Method, StatusCode, Uri, Version};
 use memchr::memchr_iter;
 use mesh_http2::RawTarget;
+use mesh_planted::Bug;
 
 use super::framing::{self, BodyLength, RequestMethod, list_elements};
 use super::limits::STACK_FIELDS;
 use crate::config::Http1Limits;
 use crate::http::headers::is_allowed_in_trailers;
 use crate::http::message_error::MessageError;
+use crate::http::uri::is_host_and_port;
+
+/// The longest target that [`Uri`] can represent.
+const MAX_TARGET: usize = u16::MAX as usize - 1;
 
 /// A parsed request line and header section.
 #[derive(Debug)]
@@ -73,7 +78,8 @@ pub(super) fn find_end(bytes: &[u8], from: usize, max: u32) -> Result<HeaderEnd,
         }
         if line.ends_with(b"\r\n\r") {
             check_size(line.len() + 1, max)?;
-            return Ok(HeaderEnd::At(line.len() + 1));
+            let missed = usize::from(Bug::HeadEndsEarly.is_planted());
+            return Ok(HeaderEnd::At(line.len() + 1 - missed));
         }
     }
     check_size(bytes.len(), max)?;
@@ -220,7 +226,7 @@ fn parse_response_fields<'b>(
     let standard = status.canonical_reason().unwrap_or_default();
     let headers = parse_fields(bytes, parsed.headers)?;
     Ok(ParsedResponse {
-        reason: (reason != standard && !reason.is_empty())
+        reason: (reason != standard && !reason.is_empty() && !Bug::ReasonLost.is_planted())
             .then(|| bytes.slice_ref(reason.as_bytes())),
         must_close: false,
         is_lenient: false,
@@ -318,29 +324,59 @@ fn parse_version(minor: u8) -> Version {
     }
 }
 
-/// Rejects fragments, which `http::Uri` would drop silently, and `*` for methods other than
-/// OPTIONS.
+/// Rejects targets that no `Uri` can represent, fragments, which it would drop silently, and `*`
+/// for methods other than OPTIONS.
 fn parse_target(method: &Method, target: Bytes) -> Result<Uri, MessageError> {
+    if target.len() > MAX_TARGET {
+        return Err(MessageError::TargetTooLong);
+    }
     if target.contains(&b'#') || (&*target == b"*" && *method != Method::OPTIONS) {
         return Err(MessageError::InvalidTarget);
     }
     Uri::from_maybe_shared(target).map_err(|_invalid| MessageError::InvalidTarget)
 }
 
+/// Fields that describe the connection come last: they are removed or replaced later, and the map
+/// fills the place of a removed field with its last one, which would change the order of the
+/// others.
 fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap, MessageError> {
     let mut headers = HeaderMap::with_capacity(fields.len());
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes())
-            .map_err(|_invalid| MessageError::InvalidFieldName)?;
-        let value = match field.value {
-            // An empty slice need not point into `bytes`.
-            [] => HeaderValue::from_static(""),
-            value => HeaderValue::from_maybe_shared(bytes.slice_ref(value))
-                .map_err(|_invalid| MessageError::InvalidFieldValue)?,
-        };
-        headers.append(name, value);
+    for is_last in [false, true] {
+        for field in fields {
+            if is_of_connection(field.name) != is_last {
+                continue;
+            }
+            let name = HeaderName::from_bytes(field.name.as_bytes())
+                .map_err(|_invalid| MessageError::InvalidFieldName)?;
+            let value = match field.value {
+                // An empty slice need not point into `bytes`.
+                [] => HeaderValue::from_static(""),
+                value => HeaderValue::from_maybe_shared(bytes.slice_ref(value))
+                    .map_err(|_invalid| MessageError::InvalidFieldValue)?,
+            };
+            if Bug::RepeatedFieldLost.is_planted() {
+                headers.remove(&name);
+            }
+            headers.append(name, value);
+        }
+        if headers.len() == fields.len() {
+            break;
+        }
     }
     Ok(headers)
+}
+
+/// Whether a field describes the connection or its framing (RFC 9110, section 7.6.1).
+fn is_of_connection(name: &str) -> bool {
+    let is = |other: &str| other.eq_ignore_ascii_case(name);
+    match name.len() {
+        2 => is("te"),
+        7 => is("upgrade"),
+        10 => is("connection") || is("keep-alive"),
+        16 => is("proxy-connection"),
+        17 => is("transfer-encoding"),
+        _ => false,
+    }
 }
 
 /// A request may lack a host, because the dialled address identifies the destination, but it may
@@ -354,10 +390,8 @@ fn check_host(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<(), Mess
     if hosts.next().is_some() {
         return Err(MessageError::MultipleHosts);
     }
-    let is_invalid = host.value.contains(&b'@')
-        || !(host.value.is_empty()
-            || Authority::from_maybe_shared(bytes.slice_ref(host.value)).is_ok());
-    if is_invalid {
+    let is_authority = || Authority::from_maybe_shared(bytes.slice_ref(host.value)).is_ok();
+    if !(host.value.is_empty() || (is_host_and_port(host.value) && is_authority())) {
         return Err(MessageError::InvalidHost);
     }
     Ok(())

@@ -280,3 +280,117 @@ async fn maintain_idle(pool: Weak<Pool>, timeout: Duration) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// Counts the reports of closed connections.
+    #[derive(Default)]
+    struct Reports(Cell<usize>);
+
+    impl ServerWatcher for Reports {
+        fn connection_closed(self: Rc<Self>, _: Option<PoolHandle>) {
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn keeps_last_idle(&self) -> bool {
+            false
+        }
+    }
+
+    fn pool() -> (Rc<Pool>, Rc<Reports>) {
+        let reports = Rc::new(Reports::default());
+        let settings = Http1Pool {
+            max_idle: 2,
+            idle_timeout: TIMEOUT,
+            limits: crate::config::HttpLimits::DEFAULT,
+        };
+        let pool = Pool::new(settings, Some(reports.clone()));
+        pool.server_keeps_alive.set(true);
+        (pool, reports)
+    }
+
+    /// Adds an idle connection, and returns the server's end of it.
+    async fn add(pool: &Rc<Pool>) -> TcpStream {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let dial = TcpStream::connect(listener.local_addr().unwrap());
+        let (dialled, accepted) = tokio::join!(dial, listener.accept());
+        PoolHandle(Rc::downgrade(pool)).put(Io::plain(dialled.unwrap()));
+        accepted.unwrap().0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_connection_is_used_until_it_is_too_old() {
+        let test = async {
+            let (pool, reports) = pool();
+            let _first = add(&pool).await;
+            tokio::time::sleep(TIMEOUT * 6 / 10).await;
+            let _second = add(&pool).await;
+            assert_eq!(pool.idle.borrow().len(), 2);
+            // The first is closed after the timeout, and the second is kept.
+            tokio::time::sleep(TIMEOUT / 2).await;
+            assert_eq!(pool.idle.borrow().len(), 1);
+            let taken = pool.take().unwrap();
+            assert!(pool.take().is_none());
+            pool.put(taken);
+            tokio::time::sleep(TIMEOUT / 2).await;
+            assert!(pool.take().is_some(), "its time began again");
+            // Too old, although it is closed later.
+            let _third = add(&pool).await;
+            pool.idle.borrow_mut()[0].since -= TIMEOUT;
+            assert!(pool.take().is_none());
+            assert_eq!(reports.0.get(), 0, "the server has closed none");
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_the_server_has_closed_is_not_used_and_reported() {
+        let test = async {
+            let (pool, reports) = pool();
+            let open = add(&pool).await;
+            drop(add(&pool).await);
+            // The kernel passes the close on.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert!(pool.take().is_some(), "the other one");
+            assert_eq!(reports.0.get(), 1);
+            assert!(pool.take().is_none());
+            drop(open);
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_with_unsolicited_bytes_is_not_used() {
+        let test = async {
+            let (pool, reports) = pool();
+            let mut server = add(&pool).await;
+            // The maintenance task waits for its end, and gets the bytes.
+            tokio::time::sleep(TIMEOUT / 10).await;
+            server.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            tokio::time::sleep(TIMEOUT / 10).await;
+            assert!(pool.take().is_none());
+            assert_eq!(reports.0.get(), 1);
+        };
+        LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn surplus_connections_are_closed() {
+        let test = async {
+            let (pool, _) = pool();
+            let _servers = [add(&pool).await, add(&pool).await, add(&pool).await];
+            assert_eq!(pool.idle.borrow().len(), 2);
+        };
+        LocalSet::new().run_until(test).await;
+    }
+}

@@ -3,6 +3,7 @@
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Version};
 use http_body::Body as _;
+use mesh_planted::Bug;
 
 use super::{BodyEncoder, Connection, Error, FramingHeaders, encode};
 use crate::http::{Body, Request, uri};
@@ -66,6 +67,9 @@ fn choose_framing(
     }
     match size {
         // A request without framing headers has no body.
+        BodySize::Empty if Bug::LengthOfZeroAdded.is_planted() => {
+            Ok((FramingHeaders::ContentLength(0), BodyEncoder::Length(0)))
+        }
         BodySize::Empty => Ok((FramingHeaders::Omit, BodyEncoder::Length(0))),
         BodySize::Exact(length) => Ok((
             FramingHeaders::ContentLength(length),

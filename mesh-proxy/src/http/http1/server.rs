@@ -317,7 +317,7 @@ async fn write_response(
     written
 }
 
-/// Sends what there is of a response that cannot be completed. Then the connection is reset, unless
+/// Sends the beginning of a response that cannot be completed. Then the connection is reset, unless
 /// its close shows that the response is incomplete and the server has closed its connection, too.
 async fn abort_response(connection: &Connection, encoder: BodyEncoder, error: &Error) {
     if let Error::Read(_) | Error::Write(_) = error {
@@ -326,7 +326,7 @@ async fn abort_response(connection: &Connection, encoder: BodyEncoder, error: &E
         return;
     }
     let written = timeout(RESET_TIME, connection.acknowledged()).await;
-    if encoder == BodyEncoder::UntilClose || !error.is_close_of_sender() || written.is_err() {
+    if encoder == BodyEncoder::UntilClose || !error.is_close_of_server() || written.is_err() {
         // A normal close would mark the body as complete.
         connection.reset();
     }

@@ -28,6 +28,8 @@ pub(in crate::http) struct Driver {
     input_timer: Option<(PendingInput, Pin<Box<Sleep>>)>,
     /// A TLS session may still hold bytes that were passed to the stream.
     must_flush: bool,
+    /// The error that ended writing. Bytes that the peer had sent before are still read.
+    write_error: Option<io::Error>,
 }
 
 const MIN_READ_SIZE: u32 = 16 * 1024;
@@ -55,6 +57,7 @@ impl Driver {
             read_size: MAX_READ_SIZE,
             input_timer: None,
             must_flush: false,
+            write_error: None,
         }
     }
 
@@ -90,10 +93,17 @@ impl Driver {
         accept: &mut impl FnMut(&SharedConnection, AcceptedStream),
     ) -> Poll<Result<(), Error>> {
         let written = match self.poll_write(cx) {
+            // The end of the stream follows. A response that has begun, or is complete, may precede
+            // it.
+            Poll::Ready(Err(Some(error))) if is_connection_end(&error) => {
+                self.write_error = Some(error);
+                false
+            }
             Poll::Ready(Err(error)) => return Poll::Ready(self.socket_closed(error)),
             Poll::Ready(Ok(())) => true,
             Poll::Pending => false,
         };
+        let is_broken = self.write_error.is_some();
         let (is_closed, failure, is_congested) = {
             let connection = self.shared.connection();
             let failure = connection.failure().cloned();
@@ -101,7 +111,7 @@ impl Driver {
         };
         if is_closed {
             // After a failure, unwritten output is dropped.
-            if !written && failure.is_none() {
+            if !written && !is_broken && failure.is_none() {
                 return Poll::Pending;
             }
             let closed = Pin::new(&mut self.io).poll_shutdown(cx);
@@ -115,7 +125,7 @@ impl Driver {
                 }
             };
         }
-        if !is_congested {
+        if !is_congested || is_broken {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(work)) => {
                     self.accept(accept);
@@ -130,7 +140,10 @@ impl Driver {
                         let _later = pin!(yield_now()).poll(cx);
                     }
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(self.socket_closed(error)),
+                Poll::Ready(Err(error)) => {
+                    let error = self.write_error.take().or(error);
+                    return Poll::Ready(self.socket_closed(error));
+                }
                 Poll::Pending => {}
             }
         }
@@ -149,6 +162,9 @@ impl Driver {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Option<io::Error>>> {
+        if self.write_error.is_some() {
+            return Poll::Pending;
+        }
         let mut connection = self.shared.connection();
         while !connection.output().is_empty() {
             let written = output::poll_write::<MAX_SLICES>(connection.output(), &mut self.io, cx);
@@ -259,6 +275,12 @@ impl Driver {
     }
 }
 
+/// Whether a write failed because the connection has ended in both directions.
+fn is_connection_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -287,6 +309,24 @@ mod tests {
         send_buffer: None,
         keep_alive: None,
     };
+
+    #[test]
+    fn settings_are_adjusted_to_the_ranges_of_the_protocol() {
+        const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+        for (given, sent) in [(1, 16_384), (20_000, 20_000), (u32::MAX, 16_777_215)] {
+            let client = RoleConfig {
+                role: Role::Client,
+                stream_window: u32::MAX,
+                connection_window: u32::MAX,
+                max_frame_size: Some(given),
+                ..CONFIG
+            };
+            let config = client.config();
+            assert_eq!(config.max_frame_size, Some(sent));
+            assert_eq!(config.widened_stream_window, LARGEST_WINDOW);
+            assert_eq!(config.connection_window, LARGEST_WINDOW);
+        }
+    }
 
     const FRAMES: u32 = 5_000;
 
@@ -354,6 +394,41 @@ mod tests {
         assert!(!shared.connection().output().is_empty());
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         drop(server);
+    }
+
+    /// The beginning of a response shows that the server has processed the request.
+    #[tokio::test]
+    async fn what_arrived_before_a_write_failed_is_received() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, server) = tokio::join!(client, listener.accept());
+        let mut server = server.unwrap().0;
+        let config = RoleConfig {
+            role: Role::Client,
+            ..CONFIG
+        };
+        let mut driver = Driver::new(Io::plain(client.unwrap()), config);
+        let shared = driver.shared().clone();
+        let request = http::Request::get("http://web/").body(()).unwrap();
+        let id = shared.connection().open(&request, None, true);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(driver.poll(&mut cx, &mut |_, _| ()).is_pending());
+        server
+            .write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])
+            .await
+            .unwrap();
+        server
+            .write_all(&[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88])
+            .await
+            .unwrap();
+        let linger = Some(std::time::Duration::ZERO);
+        socket2::SockRef::from(&server).set_linger(linger).unwrap();
+        drop(server);
+        // The first poll writes, because the runtime has not reported yet what has arrived.
+        shared.connection().open(&request, None, true);
+        let ended = poll_fn(|cx| driver.poll(cx, &mut |_, _| ())).await;
+        assert!(matches!(ended, Err(Error::Io(_))), "{ended:?}");
+        assert!(shared.connection().has_response_begun(id));
     }
 
     #[derive(Default)]

@@ -1,12 +1,10 @@
 //! Converts headers for HTTP/2 streams.
 
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TE, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HeaderMap, TE, TRANSFER_ENCODING};
 use http_body::Body as _;
 
-use crate::http::headers::strip_connection_headers;
+use crate::http::headers::{reduce_te_to_trailers, strip_connection_headers};
 use crate::http::{Body, http1};
-
-const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
 /// Returns the `content-length`. Contradictory values have been rejected already.
 pub(in crate::http) fn declared_length(headers: &HeaderMap) -> Option<u64> {
@@ -15,13 +13,7 @@ pub(in crate::http) fn declared_length(headers: &HeaderMap) -> Option<u64> {
 
 /// Removes the headers that a request must not have (RFC 9113, section 8.2.2).
 pub(in crate::http) fn prepare_request(headers: &mut HeaderMap, body: &Body) {
-    if headers.contains_key(TE) {
-        let has_trailers = http1::list_elements(headers, TE).any(|coding| coding == b"trailers");
-        headers.remove(TE);
-        if has_trailers {
-            headers.insert(TE, TRAILERS);
-        }
-    }
+    reduce_te_to_trailers(headers);
     prepare(headers, body);
 }
 
@@ -43,6 +35,8 @@ fn prepare(headers: &mut HeaderMap, body: &Body) {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body as _;
+use mesh_planted::Bug;
 
 use super::SendStream;
 use crate::http::{Body, BodyError};
@@ -72,9 +73,14 @@ impl OutgoingBody {
         self.progress
     }
 
+    /// Whether nothing of the body has been read.
+    pub(in crate::http) fn is_untouched(&self) -> bool {
+        self.progress == 0
+    }
+
     /// Returns the body, unless a part of it has been read.
     pub(in crate::http) fn into_untouched_body(self) -> Option<Body> {
-        (self.progress == 0).then_some(self.body)
+        self.is_untouched().then_some(self.body)
     }
 
     /// Ready when another attempt has taken the body.
@@ -163,7 +169,12 @@ impl Future for OutgoingBody {
             return self.stream.poll_failure(cx).map(|error| Err(error.into()));
         };
         if let Err(SendBodyError::Body(error)) = &sent {
-            self.stream.reset(error.error_code());
+            let code = if self.stream.is_response() {
+                error.response_error_code()
+            } else {
+                error.error_code()
+            };
+            self.stream.reset(code);
         }
         Poll::Ready(sent)
     }
@@ -173,6 +184,8 @@ impl PendingFrame {
     fn push(&mut self, data: Bytes) {
         if self.is_empty() {
             self.bytes = data;
+        } else if data.len() > MAX_COPIED && Bug::BytesReordered.is_planted() {
+            self.next = Some(std::mem::replace(&mut self.bytes, data));
         } else if data.len() > MAX_COPIED {
             self.next = Some(data);
         } else {

@@ -55,8 +55,8 @@ impl ReadAheadGrant {
         self.bytes
     }
 
-    /// Widens the window of a response that is about to be sent to the client. What was granted
-    /// ahead is part of that, or was used already.
+    /// Widens the window of a response that is about to be sent to the client. The bytes granted
+    /// ahead are part of that, or were used already.
     pub(super) fn widen(&mut self, response: &Body) {
         response.widen_window(|missing| {
             let others = self.budget.0.get() - self.bytes;

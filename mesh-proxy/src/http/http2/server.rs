@@ -117,6 +117,7 @@ impl<H> ServeConfig<H> {
     /// Completes when the proxy drains or the connection is idle.
     async fn drained_or_idle(&self, shared: &SharedConnection) {
         tokio::select! {
+            biased;
             () = self.drain.draining() => {}
             () = wait_until_idle(self.limits.idle, || shared.message_frames()) => {}
         }

@@ -8,7 +8,8 @@ use ahash::AHashMap;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderMap, Request, Response, StatusCode};
-use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, StreamId};
+use mesh_http2::{Connection, Error, ErrorCode, LimitExceeded, Role, StreamId};
+use mesh_planted::Bug;
 
 use crate::http::body_timeout::PendingRequestBody;
 use crate::http::client_close::{CLIENT_FAILED, CloseExchange, UpstreamStream};
@@ -141,6 +142,11 @@ impl SharedConnection {
         self.connection().poll_ready(cx.waker())
     }
 
+    /// Waits until it is known whether the server is a proxy of this project.
+    pub(in crate::http) fn poll_is_proxy(&self, cx: &Context<'_>) -> Poll<bool> {
+        self.connection().poll_is_proxy(cx.waker())
+    }
+
     /// Whether streams can still be opened, now or later.
     pub(in crate::http) fn is_usable(&self) -> bool {
         let connection = self.connection();
@@ -150,6 +156,13 @@ impl SharedConnection {
     /// Whether the peer has exceeded a limit that requires a graceful shutdown.
     pub(super) fn is_drain_due(&self) -> bool {
         self.connection().is_drain_due()
+    }
+
+    /// Whether the server may have closed the connection before it could receive a request: it has
+    /// responded to another one, or has not begun the connection.
+    pub(in crate::http) fn may_have_closed(&self) -> bool {
+        let connection = self.connection();
+        connection.has_responded() || !connection.has_peer_settings()
     }
 
     /// Takes the limit that the peer has exceeded.
@@ -204,6 +217,11 @@ impl ResponseFuture {
 
     pub(in crate::http) fn stream(&self) -> (SharedConnection, StreamId) {
         (self.0.shared.clone(), self.0.id)
+    }
+
+    /// Whether something of the response has arrived.
+    pub(in crate::http) fn has_begun(&self) -> bool {
+        self.0.shared.connection().has_response_begun(self.0.id)
     }
 
     /// Returns the stream of the response, whose headers have been received.
@@ -296,6 +314,11 @@ impl InterimSender {
 }
 
 impl SendStream {
+    /// Whether a response is sent, to a client of the connection.
+    pub(super) fn is_response(&self) -> bool {
+        self.shared.connection().role() == Role::Server
+    }
+
     pub(super) fn respond(&self, response: &Response<()>, is_last: bool) {
         self.shared.connection().respond(self.id, response, is_last);
     }
@@ -327,6 +350,8 @@ impl SendStream {
     }
 
     pub(super) fn reset(&self, code: ErrorCode) {
+        let is_lost = Bug::ResetCodeLost.is_planted();
+        let code = if is_lost { ErrorCode::CANCEL } else { code };
         self.shared.connection().reset(self.id, code);
     }
 }

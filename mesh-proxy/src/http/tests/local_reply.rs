@@ -2,8 +2,8 @@
 
 use http::{HeaderMap, HeaderValue, StatusCode, Version};
 
-use super::super::local_reply::LocalReply;
 use super::*;
+use crate::local_reply::LocalReply;
 
 /// Returns the status and the sorted headers of the response to a request.
 fn response(reply: &LocalReply, is_grpc: bool, informational: bool) -> (u16, Vec<String>) {

@@ -1,6 +1,7 @@
 //! The decoder of a body: determines which bytes of the input belong to it.
 
 use bytes::BytesMut;
+use mesh_planted::Bug;
 
 use crate::config::Http1Limits;
 use crate::http::http1::chunked::{self, BodyPart};
@@ -18,6 +19,16 @@ pub(super) enum BodyDecoder {
 }
 
 impl BodyDecoder {
+    /// Whether the end of the connection is the end of the body.
+    pub(super) fn ends_with_connection(&self) -> bool {
+        matches!(self, Self::UntilClose) || Bug::CutBodyIsComplete.is_planted()
+    }
+
+    /// Whether a reset is the end of the body: never.
+    pub(super) fn ends_with_reset(&self) -> bool {
+        matches!(self, Self::UntilClose) && Bug::ResetBodyIsComplete.is_planted()
+    }
+
     /// Takes the next part off `input`; `None` if it has not been received, or the body is
     /// complete.
     pub(super) fn next(

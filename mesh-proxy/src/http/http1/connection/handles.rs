@@ -91,10 +91,18 @@ impl InterimSender {
         }
     }
 
-    pub(crate) fn forward_expectation(&self) {
+    pub(crate) fn expects_continue(&self) -> bool {
+        self.connection.inner().expectation.is_awaited()
+    }
+
+    pub(crate) fn forward_expectation(&self, forwarded: bool) {
         let mut inner = self.connection.inner();
-        if inner.expectation == ExpectContinue::Local {
-            inner.expectation = ExpectContinue::Forwarded;
+        if inner.expectation.is_awaited() {
+            inner.expectation = if forwarded {
+                ExpectContinue::Forwarded
+            } else {
+                ExpectContinue::Local
+            };
         }
     }
 
@@ -109,6 +117,9 @@ impl InterimSender {
         }
         let mut inner = self.connection.inner();
         if status == StatusCode::CONTINUE {
+            if inner.expectation == ExpectContinue::Sent {
+                return;
+            }
             inner.expectation = ExpectContinue::None;
         }
         let status_line = (Version::HTTP_11, status, None);
@@ -133,5 +144,88 @@ impl InterimSender {
     /// Ends the exchange, whose task the caller runs in, without a response.
     pub(in crate::http) fn abandon(&self) {
         self.connection.inner().is_abandoned = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::HttpLimits;
+    use crate::http::body_timeout::PendingRequestBody as _;
+    use crate::http::buffers::FIRST_READ_SIZE;
+    use crate::transport::Io;
+
+    async fn connection() -> Rc<Connection> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await;
+        Connection::new(Io::plain(tcp.unwrap()), HttpLimits::DEFAULT.http1)
+    }
+
+    #[tokio::test]
+    async fn body_knows_its_rest_and_its_end() {
+        let connection = connection().await;
+        let body = IncomingBody(connection.clone());
+        for (decoder, remaining, is_end) in [
+            (BodyDecoder::Length(5), Some(5), false),
+            (BodyDecoder::UntilClose, None, false),
+            (BodyDecoder::Failed, None, false),
+            (BodyDecoder::Complete, Some(0), true),
+        ] {
+            connection.inner().body = decoder;
+            assert_eq!(
+                (body.remaining(), body.is_end_stream()),
+                (remaining, is_end)
+            );
+        }
+    }
+
+    /// A byte more than the body, so that a read that ends it does not fill the buffer.
+    #[tokio::test]
+    async fn larger_reads_are_asked_for_as_far_as_the_body_needs_them() {
+        let connection = connection().await;
+        let body = IncomingBody(connection.clone());
+        connection.inner().read_size = FIRST_READ_SIZE;
+        let usual = u64::from(FIRST_READ_SIZE);
+        let most = READ_SIZE as u64 - usual;
+        for (length, expected) in [
+            (0, None),
+            (usual, None),
+            (usual + 10, Some(11)),
+            (usual + most, Some(most)),
+            (u64::MAX, Some(most)),
+        ] {
+            connection.inner().body = BodyDecoder::Length(length);
+            let mut asked = None;
+            body.widen_reads(|missing| {
+                asked = Some(u64::from(missing));
+                0
+            });
+            assert_eq!(asked, expected, "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn body_is_awaited_while_its_reader_waits_and_the_client_may_send() {
+        let connection = connection().await;
+        for (in_use, waits, expects, expected) in [
+            (true, true, false, true),
+            (true, true, true, false),
+            (true, false, false, false),
+            (false, true, false, false),
+        ] {
+            let mut inner = connection.inner();
+            inner.body_in_use = in_use;
+            inner.reader_waits = waits;
+            inner.expectation = if expects {
+                ExpectContinue::Forwarded
+            } else {
+                ExpectContinue::None
+            };
+            drop(inner);
+            let case = (in_use, waits, expects);
+            assert_eq!(connection.is_awaited(), expected, "{case:?}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
+use mesh_planted::Bug;
 use tokio::io::AsyncWrite as _;
 
 use super::{Connection, Inner};
@@ -66,7 +67,11 @@ impl Connection {
 
     /// Forgets where the end of the client's stream is passed on, at the end of an exchange.
     pub(in crate::http::http1) fn forget_upstream(&self) {
-        self.inner().upstream = None;
+        let mut inner = self.inner();
+        inner.upstream = None;
+        if Bug::PipelinedRequestLost.is_planted() {
+            inner.input.take_all();
+        }
     }
 
     /// Closes the sending direction after a message that will not be completed, because its sender
@@ -81,7 +86,7 @@ impl Connection {
     /// ends the wait.
     pub(in crate::http::http1) async fn acknowledged(&self) {
         if poll_fn(|cx| self.poll_flush(cx)).await.is_ok() {
-            let is_acknowledged = || reset::is_acknowledged(self.inner().io.tcp());
+            let is_acknowledged = || self.inner().io.tcp().is_acknowledged();
             reset::until_acknowledged(is_acknowledged).await;
         }
     }

@@ -292,3 +292,77 @@ fn persistence_follows_version_and_connection_header() {
         assert_eq!(found, *expected, "{version:?} {lines:?}");
     }
 }
+
+#[test]
+fn fields_contradict_a_status_without_a_body() {
+    let (length, zero) = (&["content-length: 5"][..], &["content-length: 0"][..]);
+    let chunked = &["transfer-encoding: chunked"][..];
+    for (status, fields, contradicts) in [
+        (200, length, false),
+        (200, chunked, false),
+        (204, &[], false),
+        (204, zero, false),
+        (204, length, true),
+        (204, chunked, true),
+        // The length of the response to another request.
+        (304, length, false),
+        (304, chunked, true),
+        (101, length, false),
+        (101, chunked, false),
+        (103, length, true),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let found = contradicts_status(status, &headers(fields));
+        assert_eq!(found, contradicts, "{status} {fields:?}");
+    }
+}
+
+#[test]
+fn lenient_length_is_the_one_that_clients_agree_on() {
+    let get = RequestMethod::Other;
+    let until_close = Some(BodyLength::UntilClose);
+    for (method, status, fields, expected) in [
+        (get, 200, &["transfer-encoding: identity"][..], until_close),
+        (get, 200, &["transfer-encoding: Identity"], until_close),
+        (get, 200, &["transfer-encoding: identity, gzip"], None),
+        (get, 200, &["transfer-encoding: gzip"], None),
+        (
+            get,
+            200,
+            &["transfer-encoding: chunked", "content-length: 5"],
+            Some(BodyLength::Chunked),
+        ),
+        (
+            get,
+            200,
+            &["transfer-encoding: chunked", "content-length: x"],
+            None,
+        ),
+        (get, 200, &["content-length: 5, 6"], None),
+        (get, 204, &["content-length: x"], Some(BodyLength::Bytes(0))),
+        (
+            RequestMethod::Head,
+            200,
+            &["content-length: x"],
+            Some(BodyLength::Bytes(0)),
+        ),
+    ] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let found = lenient_body_length(method, status, Version::HTTP_11, &headers(fields));
+        assert_eq!(found, expected, "{status} {fields:?}");
+    }
+}
+
+#[test]
+fn overruled_framing_fields_are_removed() {
+    let both = ["content-length: 5", "transfer-encoding: chunked", "a: b"];
+    for (length, kept) in [
+        (BodyLength::Chunked, &both[1..]),
+        (BodyLength::UntilClose, &both[2..]),
+        (BodyLength::Bytes(0), &both[2..]),
+    ] {
+        let mut fields = headers(&both);
+        retain_effective(length, &mut fields);
+        assert_eq!(fields, headers(kept), "{length:?}");
+    }
+}

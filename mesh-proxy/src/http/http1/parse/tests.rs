@@ -34,6 +34,30 @@ fn request_is_parsed() {
     assert!(parsed.keeps_alive && parsed.expects_continue);
 }
 
+/// Other fields keep their order when these are removed.
+#[test]
+fn fields_of_the_connection_are_last() {
+    let parsed = parse(
+        b"GET / HTTP/1.1\r\nConnection: x\r\nhost: a\r\nTE: trailers\r\nx: 1\r\nte: b\r\ntea: 2\r\n\r\n",
+    )
+    .unwrap();
+    let fields = parsed.headers.iter();
+    let fields: Vec<_> = fields
+        .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            ("host", "a"),
+            ("x", "1"),
+            ("tea", "2"),
+            ("connection", "x"),
+            ("te", "trailers"),
+            ("te", "b"),
+        ]
+    );
+}
+
 #[test]
 fn response_is_parsed() {
     let bytes = Bytes::from_static(b"HTTP/1.0 404 Nothing Here\r\nConnection: keep-alive\r\n\r\n");
@@ -87,6 +111,8 @@ fn invalid_requests_are_rejected_with_status() {
         (b"GET / HTTP/1.1\r\nhost: a, b\r\n\r\n", InvalidHost, 400),
         (b"GET / HTTP/1.1\r\nhost: x@a\r\n\r\n", InvalidHost, 400),
         (b"GET / HTTP/1.1\r\nhost: a\xff\r\n\r\n", InvalidHost, 400),
+        (b"GET / HTTP/1.1\r\nhost: a:b\r\n\r\n", InvalidHost, 400),
+        (b"GET / HTTP/1.1\r\nhost: :80\r\n\r\n", InvalidHost, 400),
         (b"GET / HTTP/1.1 \r\nhost: a\r\n\r\n", InvalidStartLine, 400),
         (b"GET  / HTTP/1.1\r\nhost: a\r\n\r\n", InvalidStartLine, 400),
         (b"GET /  HTTP/1.1\r\nhost: a\r\n\r\n", UnsupportedVersion, 505),
@@ -191,6 +217,20 @@ fn header_sections_beyond_limits_are_rejected() {
 }
 
 #[test]
+fn targets_beyond_the_limit_of_uris_are_too_long() {
+    let parse_target_of = |length: usize| {
+        let target = format!("/{}", "a".repeat(length - 1));
+        parse(format!("GET {target} HTTP/1.1\r\nhost: web\r\n\r\n").as_bytes())
+    };
+    for length in [8_000, MAX_TARGET] {
+        assert_eq!(parse_target_of(length).unwrap().uri.path().len(), length);
+    }
+    let error = parse_target_of(MAX_TARGET + 1).unwrap_err();
+    assert_eq!(error, MessageError::TargetTooLong);
+    assert_eq!(error.status(), 414);
+}
+
+#[test]
 fn field_limit_is_configurable() {
     for (fields, limit, accepted) in [
         (30, 30, true),
@@ -251,12 +291,44 @@ const FRAGMENTS: &[&str] = &[
     ",",
 ];
 
+/// Lines of valid header sections, which are not valid in every combination.
+const FIELDS: &[&str] = &[
+    "host: a\r\n",
+    "Host: b:80\r\n",
+    "content-length: 5\r\n",
+    "transfer-encoding: chunked\r\n",
+    "x: 1\r\n",
+    "x:\r\n",
+    "X:  2 \t\r\n",
+    "connection: close\r\n",
+    "expect: 100-continue\r\n",
+];
+
+/// Header sections of requests. Half of them begin with a valid request line, because hardly any
+/// sequence of fragments is accepted.
+fn header_section() -> impl Strategy<Value = String> {
+    let select = |texts: &'static [&'static str]| prop::sample::select(texts);
+    let line = (
+        select(&["GET ", "POST ", "OPTIONS "]),
+        select(&["/ ", "/a?b=c ", "* ", "http://x/ "]),
+        select(&["HTTP/1.1\r\n", "HTTP/1.0\r\n"]),
+    );
+    let fields = prop::collection::vec(select(FIELDS), 0..5);
+    let lines = (line, fields).prop_map(|((method, target, version), fields)| {
+        format!("{method}{target}{version}{}\r\n", fields.concat())
+    });
+    let fragments = prop::collection::vec(select(FRAGMENTS), 0..12);
+    prop_oneof![
+        lines,
+        fragments.prop_map(|fragments| format!("{}\r\n\r\n", fragments.concat()))
+    ]
+}
+
 proptest! {
     /// No input causes a panic, and an accepted request parses to the same values after it has been
     /// written.
     #[test]
-    fn accepted_requests_are_forwarded_unchanged(fragments in prop::collection::vec(prop::sample::select(FRAGMENTS), 0..12)) {
-        let text = format!("{}\r\n\r\n", fragments.concat());
+    fn accepted_requests_are_forwarded_unchanged(text in header_section()) {
         let Ok(HeaderEnd::At(length)) = find_end(text.as_bytes(), 0, LIMITS.head) else { return Ok(()) };
         let _no_panic = parse_response(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS, false);
         let Ok(parsed) = parse_request(&Bytes::copy_from_slice(&text.as_bytes()[..length]), &LIMITS) else { return Ok(()) };
@@ -324,5 +396,19 @@ fn lenient_end_is_an_empty_line_with_any_line_ends_however_input_is_split() {
         }
         let too_long = find_lenient_end(section, 0, section.len() as u32 - 1);
         assert_eq!(too_long, Err(MessageError::HeadersTooLarge));
+    }
+}
+
+#[test]
+fn header_section_of_exactly_the_maximum_is_accepted() {
+    let text = b"GET / HTTP/1.1\r\n\r\n";
+    let length = text.len() as u32;
+    for (max, bytes, expected) in [
+        (length, &text[..], Ok(HeaderEnd::At(text.len()))),
+        (length - 1, text, Err(MessageError::HeadersTooLarge)),
+        (length - 2, &text[..16], Ok(HeaderEnd::Incomplete(16))),
+        (15, &text[..16], Err(MessageError::HeadersTooLarge)),
+    ] {
+        assert_eq!(find_end(bytes, 0, max), expected, "{max}");
     }
 }

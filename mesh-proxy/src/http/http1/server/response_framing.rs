@@ -320,4 +320,25 @@ mod tests {
         assert_eq!(check(info(OLD, true), NEW, None, false), kept);
         assert_eq!(check(info(OLD, false), OLD, None, false), (false, None));
     }
+
+    #[test]
+    fn connection_is_kept_unless_either_side_closes_it() {
+        for (client, server, expected) in [
+            (true, None, true),
+            (true, Some("keep-alive"), true),
+            (true, Some("upgrade"), true),
+            (true, Some("close"), false),
+            (true, Some("keep-alive, Close"), false),
+            (false, None, false),
+            (false, Some("keep-alive"), false),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(server) = server {
+                headers.insert(CONNECTION, server.parse().unwrap());
+            }
+            let message = (NEW, StatusCode::OK, &headers);
+            let framing = choose(info(NEW, client), message, BodySize::Exact(1), false);
+            assert_eq!(framing.keeps_alive, expected, "{client} {server:?}");
+        }
+    }
 }

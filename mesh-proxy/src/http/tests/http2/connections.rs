@@ -178,6 +178,47 @@ fn goaway_opens_new_connection() {
     });
 }
 
+/// Reads frames up to one of this type.
+async fn skip_to(tcp: &mut TcpStream, kind: u8) {
+    loop {
+        let mut header = [0; 9];
+        tcp.read_exact(&mut header).await.unwrap();
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+        let mut payload = vec![0; length as usize];
+        tcp.read_exact(&mut payload).await.unwrap();
+        if header[3] == kind {
+            return;
+        }
+    }
+}
+
+/// Also after the server's (RFC 9113, section 6.8).
+#[test]
+fn connection_that_is_given_up_ends_with_goaway() {
+    const HEADERS: u8 = 1;
+    const GOAWAY: u8 = 7;
+    run(async |drain| {
+        let (listener, addr) = listen().await;
+        let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
+        let mut client = client(proxy).await;
+        let (first, _) = client.send_request(request(), true).unwrap();
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        tcp.read_exact(&mut [0; 24]).await.unwrap();
+        skip_to(&mut tcp, HEADERS).await;
+        // SETTINGS, `:status: 200`, and a GOAWAY after it.
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let response = [0, 0, 1, HEADERS, 5, 0, 0, 0, 1, 0x88];
+        let goaway = [0, 0, 8, GOAWAY, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+        let all = [&settings[..], &response, &goaway].concat();
+        tcp.write_all(&all).await.unwrap();
+        assert_eq!(first.await.unwrap().status(), 200);
+        let mut client = client.ready().await.unwrap();
+        let (_second, _) = client.send_request(request(), true).unwrap();
+        skip_to(&mut tcp, GOAWAY).await;
+        assert_eq!(tcp.read(&mut [0]).await.unwrap(), 0, "the last frame");
+    });
+}
+
 /// Servers that limit the age of connections cause this; the next request must not wait for a
 /// handshake.
 #[test]
@@ -234,6 +275,6 @@ fn endpoint_that_acknowledges_no_pings_fails_requests() {
         let request = http::Request::get("http://web/").version(Version::HTTP_2);
         let mut request = request.body(Body::empty()).unwrap();
         let sent = Box::pin(client.send(&mut request)).await;
-        assert!(matches!(sent, Err(SendError::Http2(_))));
+        assert!(matches!(sent, Err(SendError::Lost { .. })));
     });
 }

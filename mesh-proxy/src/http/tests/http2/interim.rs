@@ -24,6 +24,26 @@ fn interim_responses_are_forwarded() {
     });
 }
 
+/// The server sends no 100, and responds before the body is complete.
+#[test]
+fn body_that_does_not_wait_for_a_100_is_forwarded() {
+    run(async |drain| {
+        let (mut client, mut called) = setup(100, &drain).await;
+        let request = request_with("expect", "100-continue");
+        let (response_future, mut upload) = client.send_request(request, false).unwrap();
+        let (mut seen, mut respond) = called.recv().await.unwrap();
+        upload.send_data("hel".into(), false).unwrap();
+        let data = seen.body_mut().data().await.unwrap().unwrap();
+        assert_eq!(data, "hel");
+        let mut body = respond.send_response(response(), false).unwrap();
+        let mut received = response_future.await.unwrap();
+        upload.send_data("lo".into(), true).unwrap();
+        assert_eq!(read(seen.body_mut()).await.0, b"lo");
+        body.send_data("ok".into(), true).unwrap();
+        assert_eq!(read(received.body_mut()).await.0, b"ok");
+    });
+}
+
 /// The proxy does not wait for a body that the server does not want.
 #[test]
 fn rejected_expectation_resets_stream() {
