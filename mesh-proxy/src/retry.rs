@@ -9,11 +9,11 @@
 //! [`report`].
 
 use mesh_http2::{Error as Http2Error, ErrorCode};
+use mesh_planted::Bug;
 
 pub(crate) use self::attempt_limit::AttemptLimit;
 pub(crate) use self::attempts::{Answer, PolicyRetries};
 pub(crate) use self::budget::RetryBudget;
-pub(crate) use self::delivery_failure::DeliveryFailure;
 pub(crate) use self::policy::{Conditions, RetryPolicy};
 use crate::error::DialError;
 use crate::http::Request;
@@ -24,9 +24,9 @@ mod application;
 mod attempt_limit;
 mod attempts;
 mod budget;
-mod delivery_failure;
 pub(crate) mod overrides;
 mod policy;
+pub(crate) mod unsent;
 
 /// How an attempt to send a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +43,19 @@ pub(crate) enum Failure {
     Excluded,
     /// The peer has reset the stream for another reason, which is its response.
     Reset,
-    /// The connection closed before the response headers, as all connections of a killed server do.
-    Lost,
-    /// The exchange ended before the response headers because of what a peer sent.
-    ProtocolError,
+    /// The connection ended before anything of a response arrived, as all connections of a killed
+    /// server do.
+    Lost {
+        /// The server may have closed the connection before it could receive the request: it had
+        /// responded to others on it, or had not begun to speak HTTP/2.
+        may_be_unreceived: bool,
+    },
+    /// The response had begun and broke off, or the peer has sent something invalid instead.
+    BrokenResponse,
     /// The time limit that a retry policy sets for the attempt expired. The policy decides.
     TimedOut,
-    /// The peer's proxy responded, and reports that its application did not.
-    Undelivered(DeliveryFailure),
+    /// The peer's proxy responded, and reports that it has not sent the request to its application.
+    UnsentByPeer,
 }
 
 /// When a request can be sent again after a part of it was written. Determined before the first
@@ -75,11 +80,7 @@ pub(crate) enum Dispatch {
     /// To one address.
     Fixed,
     /// To the pod's own application, whose errors are its response.
-    Application {
-        /// Earlier requests have used the connection, so that the application may have closed it
-        /// before it could receive this one.
-        is_reused: bool,
-    },
+    Application,
 }
 
 /// The failed attempts of a request, which bound its retries.
@@ -103,11 +104,25 @@ pub(crate) enum Action {
     OtherEndpointIfAvailable,
 }
 
+/// The client of the inbound proxy whose request failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requester {
+    /// It is an authenticated peer of the mesh.
+    pub(crate) is_meshed: bool,
+    /// The application has responded to an earlier request of its connection.
+    pub(crate) has_response: bool,
+    /// It may send the request again when its connection is closed without a response: it speaks
+    /// HTTP/1, and the method is idempotent.
+    pub(crate) may_repeat: bool,
+}
+
 /// What the client of the inbound proxy receives when its request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// An error response, which tells a peer of the mesh how far the request got.
-    Response(Option<DeliveryFailure>),
+    /// An error response.
+    Response,
+    /// An error response which tells a peer of the mesh that the request was not sent.
+    Unsent,
     /// No response: the connection is closed, or the stream refused.
     Refusal,
 }
@@ -127,58 +142,63 @@ pub(crate) fn decide(
     let retry = |is_allowed: bool| match dispatch {
         _ if !is_allowed => Action::Return,
         Dispatch::Balanced => Action::OtherEndpoint,
-        Dispatch::Fixed | Dispatch::Application { .. } => Action::SameEndpoint,
+        Dispatch::Fixed | Dispatch::Application => Action::SameEndpoint,
     };
-    let may_be_dead = match (failure, dispatch) {
-        (Failure::Unwritten, _) => true,
-        (Failure::Lost | Failure::ProtocolError, Dispatch::Application { is_reused }) => {
-            is_reused && replay == Replay::Safe
-        }
-        _ => false,
-    };
-    if may_be_dead && history.dead_connections < MAX_DEAD_CONNECTIONS {
-        history.dead_connections += 1;
-        return retry(true);
-    }
+    let is_safe = replay == Replay::Safe || Bug::UnsafeRequestRepeated.is_planted();
     match (failure, dispatch) {
+        (Failure::Unwritten, _) => retry(history.take_dead_connection()),
+        // The application closes its idle connections together.
+        (
+            Failure::Lost {
+                may_be_unreceived: true,
+            },
+            Dispatch::Application,
+        ) => retry(is_safe && history.take_dead_connection()),
+        (
+            Failure::Lost {
+                may_be_unreceived: true,
+            },
+            _,
+        ) => retry(is_safe && history.take_retry()),
         // A single address has no alternative.
         (Failure::ConnectionRefused | Failure::NoConnection, _) => {
             retry(dispatch == Dispatch::Balanced)
         }
-        (Failure::Unwritten | Failure::Reset | Failure::TimedOut, _)
-        | (Failure::Refused | Failure::ProtocolError, Dispatch::Application { .. }) => {
-            Action::Return
-        }
-        (Failure::Refused | Failure::Excluded, _) => {
-            retry(replay.is_possible() && history.take_retry(dispatch))
-        }
-        (Failure::Lost | Failure::ProtocolError, _) => {
-            retry(replay == Replay::Safe && history.take_retry(dispatch))
-        }
-        (Failure::Undelivered(how), Dispatch::Balanced) => match how {
-            DeliveryFailure::NotSent if replay.is_possible() => Action::OtherEndpointIfAvailable,
-            DeliveryFailure::Indeterminate
-                if replay == Replay::Safe && history.take_retry(dispatch) =>
-            {
-                Action::OtherEndpointIfAvailable
+        // The server has received the request, and this is all that it makes of it.
+        (
+            Failure::Lost {
+                may_be_unreceived: false,
             }
-            _ => Action::Return,
-        },
-        (Failure::Undelivered(_), _) => Action::Return,
+            | Failure::BrokenResponse
+            | Failure::Reset
+            | Failure::TimedOut,
+            _,
+        )
+        | (Failure::Refused, Dispatch::Application) => Action::Return,
+        (Failure::Refused | Failure::Excluded, _) => {
+            retry(replay.is_possible() && history.take_retry())
+        }
+        (Failure::UnsentByPeer, Dispatch::Balanced) if replay.is_possible() => {
+            Action::OtherEndpointIfAvailable
+        }
+        (Failure::UnsentByPeer, _) => Action::Return,
     }
 }
 
 /// Decides what a client receives when the application did not respond with more than `failure`.
-/// `has_responded`: it has responded to an earlier request of the client's connection.
-pub(crate) fn report(failure: Failure, is_meshed: bool, has_responded: bool) -> Report {
+pub(crate) fn report(failure: Failure, to: Requester) -> Report {
     match failure {
         // The peer's balancer can try another endpoint.
-        _ if is_meshed => Report::Response(failure.delivery_failure()),
+        _ if to.is_meshed && (failure.is_unsent() || failure == Failure::Excluded) => {
+            Report::Unsent
+        }
+        _ if to.is_meshed => Report::Response,
         // The application would have closed the connection. Clients retry requests on a connection
         // that was closed before the response (RFC 9112, section 9.3.1), but do not retry after a
         // 502. A connection without any response of the application gets the 502.
-        Failure::ConnectionRefused | Failure::Excluded if has_responded => Report::Refusal,
-        _ => Report::Response(None),
+        Failure::ConnectionRefused | Failure::Excluded if to.has_response => Report::Refusal,
+        Failure::Lost { .. } if to.has_response && to.may_repeat => Report::Refusal,
+        _ => Report::Response,
     }
 }
 
@@ -188,14 +208,17 @@ impl From<&SendError> for Failure {
             SendError::Dial(error) if error.is_refused() => Self::ConnectionRefused,
             SendError::Dial(DialError::Closed) => Self::Unwritten,
             SendError::Dial(_) => Self::NoConnection,
-            SendError::Http1(error) if error.is_connection_lost() => Self::Lost,
-            SendError::Http1(_) => Self::ProtocolError,
+            SendError::Lost {
+                may_be_unreceived, ..
+            } => Self::Lost {
+                may_be_unreceived: *may_be_unreceived,
+            },
+            SendError::Http1(_) => Self::BrokenResponse,
             SendError::Http2(Http2Error::Reset(ErrorCode::REFUSED_STREAM)) => Self::Refused,
             SendError::Http2(Http2Error::Reset(_)) => Self::Reset,
             // Other streams continue after a GOAWAY.
             SendError::Http2(Http2Error::Unprocessed(_)) => Self::Excluded,
-            SendError::Http2(error) if error.is_connection_lost() => Self::Lost,
-            SendError::Http2(_) => Self::ProtocolError,
+            SendError::Http2(_) => Self::BrokenResponse,
             SendError::TimedOut(_) => Self::TimedOut,
         }
     }
@@ -214,33 +237,21 @@ impl Failure {
     /// cannot is excluded. One that breaks off a request may serve all others. `None`: nothing.
     pub(crate) fn reached(self) -> Option<bool> {
         match self {
-            Self::ConnectionRefused
-            | Self::NoConnection
-            | Self::Undelivered(DeliveryFailure::NotSent) => Some(false),
+            Self::ConnectionRefused | Self::NoConnection | Self::UnsentByPeer => Some(false),
             // The connection may have been made long ago.
             Self::Unwritten => None,
             Self::Refused
             | Self::Excluded
             | Self::Reset
-            | Self::Lost
-            | Self::ProtocolError
-            | Self::TimedOut
-            | Self::Undelivered(DeliveryFailure::Indeterminate) => Some(true),
+            | Self::Lost { .. }
+            | Self::BrokenResponse
+            | Self::TimedOut => Some(true),
         }
     }
 
-    /// Whether the endpoint may have received and processed the request.
+    /// Whether the endpoint may have received and processed a request that is sent again.
     pub(crate) fn may_be_processed(self) -> bool {
-        matches!(self, Self::Lost | Self::ProtocolError)
-    }
-
-    /// The report to the peer's proxy. `None` for a stream that the application has reset, because
-    /// that was its response.
-    fn delivery_failure(self) -> Option<DeliveryFailure> {
-        if self.may_be_processed() {
-            return Some(DeliveryFailure::Indeterminate);
-        }
-        (self.is_unsent() || self == Self::Excluded).then_some(DeliveryFailure::NotSent)
+        matches!(self, Self::Lost { .. })
     }
 }
 
@@ -275,16 +286,16 @@ impl Replay {
 }
 
 impl History {
+    /// Allows three retries of requests whose connection had been closed.
+    fn take_dead_connection(&mut self) -> bool {
+        let is_allowed = self.dead_connections < MAX_DEAD_CONNECTIONS;
+        self.dead_connections += u8::from(is_allowed);
+        is_allowed
+    }
+
     /// Allows one retry of a request that the peer has received.
-    fn take_retry(&mut self, dispatch: Dispatch) -> bool {
-        if std::mem::replace(&mut self.is_retried, true) {
-            return false;
-        }
-        if let Dispatch::Application { .. } = dispatch {
-            // The idle connections that are left may be dead, too.
-            self.dead_connections = 0;
-        }
-        true
+    fn take_retry(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_retried, true)
     }
 }
 

@@ -11,8 +11,6 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use mesh_core::resilience::{Backoff, FailureAccrual};
@@ -20,6 +18,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::window::SuccessWindow;
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::telemetry::breaker::Cause;
 
 mod window;
@@ -30,9 +30,6 @@ pub(crate) struct Breaker {
     group: Arc<BreakerGroup>,
     /// A packed [`State`].
     state: AtomicU64,
-    /// Probes that have failed since the breaker opened, which lengthen its back-off. Written only
-    /// with the result of a probe.
-    failed_probes: AtomicU32,
     /// `None`: the policy does not consider the success rate.
     window: Option<SuccessWindow>,
 }
@@ -100,10 +97,19 @@ pub(crate) enum Change {
 enum State {
     /// Requests are admitted.
     Closed { generation: u32, failures: u32 },
-    /// None is admitted before `until`, in milliseconds; then one as a probe.
-    Open { generation: u32, until: u64 },
+    /// None is admitted before `until`, in milliseconds; then one as a probe. `failed_probes` since
+    /// the breaker opened lengthen its back-off.
+    Open {
+        generation: u32,
+        failed_probes: u32,
+        until: u64,
+    },
     /// A probe is in flight. If it has no result at `until`, another request is the probe.
-    Probing { generation: u32, until: u64 },
+    Probing {
+        generation: u32,
+        failed_probes: u32,
+        until: u64,
+    },
 }
 
 /// The shortest window of a success rate, as in Linkerd.
@@ -111,10 +117,14 @@ const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// A probe without a result is given up after this time at the earliest, for back-offs of nothing.
 const MIN_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bits of a packed [`State`]: kind, generation, time or count.
-const VALUE_BITS: u32 = 42;
-const GENERATION_BITS: u32 = 20;
+/// Bits of a packed [`State`]: kind, generation, failed probes, time or count. A time is at most 17
+/// years.
+const VALUE_BITS: u32 = 39;
+const PROBES_BITS: u32 = 5;
+const GENERATION_BITS: u32 = 18;
 const MAX_VALUE: u64 = (1 << VALUE_BITS) - 1;
+/// A back-off does not grow any more after 20 failures.
+const MAX_FAILED_PROBES: u32 = (1 << PROBES_BITS) - 1;
 const MAX_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
 
 impl BreakerPolicy {
@@ -183,7 +193,8 @@ impl BreakerGroup {
     }
 
     pub(super) fn changes(&self) -> u64 {
-        self.changes.load(Relaxed)
+        // A thread that sees a change also sees the new state.
+        self.changes.load(Acquire)
     }
 
     /// Completes at the next change after this call.
@@ -192,7 +203,7 @@ impl BreakerGroup {
     }
 
     fn publish_change(&self) {
-        self.changes.fetch_add(1, Relaxed);
+        self.changes.fetch_add(1, Release);
         self.changed.notify_waiters();
     }
 
@@ -231,7 +242,6 @@ impl Breaker {
                 .map(|rate| SuccessWindow::new(rate.window)),
             group,
             state: AtomicU64::new(initial.pack()),
-            failed_probes: AtomicU32::new(0),
         }
     }
 
@@ -270,7 +280,16 @@ impl Breaker {
                         is_probe: false,
                     });
                 }
-                State::Open { generation, until } | State::Probing { generation, until } => {
+                State::Open {
+                    generation,
+                    failed_probes,
+                    until,
+                }
+                | State::Probing {
+                    generation,
+                    failed_probes,
+                    until,
+                } => {
                     if !self.group.has_passed(until, now) {
                         return None;
                     }
@@ -278,6 +297,7 @@ impl Breaker {
                     let generation = next(generation);
                     let probing = State::Probing {
                         generation,
+                        failed_probes,
                         until: self.group.time_after(now, timeout),
                     };
                     // Another thread may have taken the probe.
@@ -312,14 +332,15 @@ impl Breaker {
         }
         let cause = self.cause(failures, now)?;
         let backoff = self.group.policy.pause(0, retry_after, jitter());
-        self.open(admission, now, backoff)
+        self.open(admission, 0, now, backoff)
             .then_some(Change::Opened { cause, backoff })
     }
 
     /// Ends a probe whose request has no result: the next request is the probe.
     pub(super) fn abandon(&self, admission: Admission) {
         if admission.is_probe {
-            self.open(admission, Instant::now(), Duration::ZERO);
+            let failed_probes = self.state().failed_probes();
+            self.open(admission, failed_probes, Instant::now(), Duration::ZERO);
         }
     }
 
@@ -368,9 +389,16 @@ impl Breaker {
     }
 
     /// Opens the breaker unless its state has changed since `admission`.
-    fn open(&self, admission: Admission, now: Instant, backoff: Duration) -> bool {
+    fn open(
+        &self,
+        admission: Admission,
+        failed_probes: u32,
+        now: Instant,
+        backoff: Duration,
+    ) -> bool {
         let open = State::Open {
             generation: next(admission.generation),
+            failed_probes,
             until: self.group.time_after(now, backoff),
         };
         self.leave(admission, open)
@@ -384,7 +412,8 @@ impl Breaker {
         now: Instant,
         jitter: impl FnOnce() -> f64,
     ) -> Option<Change> {
-        if self.state().generation() != admission.generation {
+        let probing = self.state();
+        if probing.generation() != admission.generation {
             return None;
         }
         let has_succeeded = match outcome {
@@ -393,7 +422,6 @@ impl Breaker {
             Outcome::Throttled => self.window.is_none(),
         };
         if has_succeeded {
-            self.failed_probes.store(0, Relaxed);
             if let Some(window) = &self.window {
                 window.clear();
             }
@@ -403,11 +431,10 @@ impl Breaker {
             };
             return self.leave(admission, closed).then_some(Change::Closed);
         }
-        let failed = self.failed_probes.load(Relaxed).saturating_add(1);
-        self.failed_probes.store(failed, Relaxed);
+        let failed = (probing.failed_probes() + 1).min(MAX_FAILED_PROBES);
         let backoff = self.group.policy.pause(failed, retry_after, jitter());
         let cause = Cause::FailedProbe;
-        self.open(admission, now, backoff)
+        self.open(admission, failed, now, backoff)
             .then_some(Change::Opened { cause, backoff })
     }
 
@@ -436,7 +463,7 @@ impl Breaker {
     }
 }
 
-/// Returns the following generation. A request would have to last for a million changes to be taken
+/// Returns the following generation. A request would have to last for 262,144 changes to be taken
 /// for one of a later generation.
 fn next(generation: u32) -> u32 {
     (generation + 1) & MAX_GENERATION
@@ -451,31 +478,49 @@ impl State {
         }
     }
 
+    fn failed_probes(self) -> u32 {
+        match self {
+            Self::Closed { .. } => 0,
+            Self::Open { failed_probes, .. } | Self::Probing { failed_probes, .. } => failed_probes,
+        }
+    }
+
     fn pack(self) -> u64 {
-        let (kind, generation, value) = match self {
-            Self::Closed {
-                generation,
-                failures,
-            } => (0, generation, u64::from(failures)),
-            Self::Open { generation, until } => (1, generation, until),
-            Self::Probing { generation, until } => (2, generation, until),
+        let (kind, value) = match self {
+            Self::Closed { failures, .. } => (0, u64::from(failures)),
+            Self::Open { until, .. } => (1, until),
+            Self::Probing { until, .. } => (2, until),
         };
-        kind << (VALUE_BITS + GENERATION_BITS) | u64::from(generation) << VALUE_BITS | value
+        let high = kind << GENERATION_BITS | u64::from(self.generation());
+        (high << PROBES_BITS | u64::from(self.failed_probes())) << VALUE_BITS | value
     }
 
     fn unpack(word: u64) -> Self {
         let until = word & MAX_VALUE;
-        let generation = (word >> VALUE_BITS) as u32 & MAX_GENERATION;
-        match word >> (VALUE_BITS + GENERATION_BITS) {
+        let failed_probes = (word >> VALUE_BITS) as u32 & MAX_FAILED_PROBES;
+        let generation = (word >> (VALUE_BITS + PROBES_BITS)) as u32 & MAX_GENERATION;
+        match word >> (VALUE_BITS + PROBES_BITS + GENERATION_BITS) {
             0 => Self::Closed {
                 generation,
                 failures: until as u32,
             },
-            1 => Self::Open { generation, until },
-            _ => Self::Probing { generation, until },
+            1 => Self::Open {
+                generation,
+                failed_probes,
+                until,
+            },
+            _ => Self::Probing {
+                generation,
+                failed_probes,
+                until,
+            },
         }
     }
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -148,6 +148,8 @@ mod tests {
             assert!(!Arc::ptr_eq(&first, &other));
         }
         assert!(breakers.backend(&web, &consecutive(0)).is_none());
+        let last = breakers.backend(&web, &consecutive(7)).unwrap();
+        assert!(Arc::ptr_eq(&first, &last), "new ones do not replace it");
 
         let one = first.breaker(&Arc::new(endpoint(1)));
         assert!(Arc::ptr_eq(&one, &again.breaker(&Arc::new(endpoint(1)))));

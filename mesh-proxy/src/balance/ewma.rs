@@ -98,6 +98,14 @@ mod tests {
     }
 
     #[test]
+    fn estimate_decays_without_samples() {
+        let start = Instant::now();
+        let load = new(start);
+        let expected = 0.03 / std::f64::consts::E;
+        assert!((load.cost(start + DECAY) - expected).abs() < 1e-9);
+    }
+
+    #[test]
     fn cost_is_multiplied_by_requests_in_flight() {
         let now = Instant::now();
         let load = new(now);

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Member;
 use super::breaker::{Admission, Breaker, Change, Outcome};
+use crate::random;
 use crate::telemetry::breaker::Cause;
 
 /// A picked endpoint. Counts as one request in flight until it is dropped.
@@ -61,7 +62,7 @@ impl<T> PickedEndpoint<T> {
         let (Some(breaker), Some(admission)) = (&self.member.breaker, self.admission.take()) else {
             return;
         };
-        let change = breaker.record(admission, outcome, retry_after, now, rand::random);
+        let change = breaker.record(admission, outcome, retry_after, now, random::random);
         if let Some(change) = change {
             self.report(change);
         }

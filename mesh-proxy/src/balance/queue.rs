@@ -9,12 +9,13 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use mesh_core::endpoint::Endpoint;
 use mesh_core::resilience::{Backoff, PeakEwma};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Balancer, CircuitBreaking, FailFastGate, PickedEndpoint, QueueError};
 use crate::discovery::EndpointSet;
 use crate::telemetry::balancer::BalancerMetrics;
+use crate::{random, watch};
 
 /// The settings of a [`BalanceQueue`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,7 +61,7 @@ impl<T> BalanceQueue<T> {
                 settings.backoff,
                 circuit,
                 metrics,
-                rand::random(),
+                random::random(),
                 make,
             ),
             wake: Notify::new(),
@@ -151,6 +152,7 @@ impl<T> BalanceQueue<T> {
             }
             let retry = self.balancer.next_available(now).unwrap_or(deadline);
             tokio::select! {
+                biased;
                 Ok(()) = sets.changed() => {}
                 () = self.wake.notified() => {}
                 Some(()) = breaker_change => {}

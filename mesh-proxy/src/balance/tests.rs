@@ -6,12 +6,14 @@ use std::time::Duration;
 use mesh_core::endpoint::ProtocolHint;
 use mesh_core::resilience::{FailureAccrual, FailurePenalty};
 use mesh_runtime::metrics::{Exemplars, Labels, Registry};
-use tokio::sync::watch;
 
 use super::*;
 use crate::discovery::{EndpointSet, EndpointState};
 use crate::telemetry::Families;
 use crate::telemetry::http::ResponseDurations;
+use crate::watch;
+
+mod breakers;
 
 const BACKOFF: Backoff = Backoff {
     min: Duration::from_millis(100),
@@ -61,11 +63,19 @@ fn new_queue(
     first: Arc<EndpointSet>,
     capacity: usize,
 ) -> (watch::Sender<Arc<EndpointSet>>, BalanceQueue<u8>) {
+    new_queue_with(BACKOFF, first, capacity)
+}
+
+fn new_queue_with(
+    backoff: Backoff,
+    first: Arc<EndpointSet>,
+    capacity: usize,
+) -> (watch::Sender<Arc<EndpointSet>>, BalanceQueue<u8>) {
     let (sender, receiver) = watch::channel(first);
     let settings = BalanceSettings {
         queue_capacity: capacity,
         failfast: Duration::from_secs(3),
-        backoff: BACKOFF,
+        backoff,
     };
     let metrics = metrics(&Registry::new());
     let queue = BalanceQueue::new(
@@ -359,6 +369,106 @@ async fn one_request_tries_each_100_ms_while_all_endpoints_are_excluded() {
     }
 }
 
+const MINUTE: Backoff = Backoff {
+    min: Duration::from_secs(60),
+    max: Duration::from_secs(60),
+    jitter: 0.0,
+};
+
+#[tokio::test(start_paused = true)]
+async fn trial_is_due_each_100_ms_while_all_endpoints_are_excluded() {
+    let (_sender, queue) = new_queue_with(MINUTE, set(&[1]), 10);
+    assert!(!queue.is_trial_due(), "the endpoint is available");
+    let picked = queue.acquire(Instant::now()).await.unwrap();
+    queue.mark_failed(&picked);
+    for _ in 0..3 {
+        assert!(!queue.has_available() && !queue.is_trial_due());
+        tokio::time::advance(TRIAL_INTERVAL).await;
+        assert!(!queue.has_available() && queue.is_trial_due());
+        queue.acquire(Instant::now()).await.unwrap();
+    }
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(queue.has_available() && !queue.is_trial_due());
+}
+
+#[tokio::test(start_paused = true)]
+async fn trial_ends_fail_fast_only_when_the_endpoint_was_reached() {
+    let (_sender, queue) = new_queue_with(MINUTE, set(&[1]), 10);
+    let picked = queue.acquire(Instant::now()).await.unwrap();
+    queue.mark_failed(&picked);
+    let expired = Instant::now() - Duration::from_secs(3);
+    let refusal = queue.acquire(expired).await.err();
+    assert_eq!(refusal, Some(QueueError::FailFast));
+    assert!(!queue.is_available());
+    tokio::time::advance(TRIAL_INTERVAL).await;
+    let trial = queue.acquire(Instant::now()).await.unwrap();
+    assert!(!queue.is_available(), "nothing is known of it yet");
+    let refusal = queue.acquire(Instant::now()).await.err();
+    assert_eq!(refusal, Some(QueueError::LoadShed));
+    queue.mark_reached(&trial);
+    queue.acquire(Instant::now()).await.unwrap();
+    assert!(queue.is_available());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_endpoint_is_one_that_is_available_at_another_address() {
+    let (sender, queue) = new_queue_with(MINUTE, set(&[1]), 10);
+    let first = queue.acquire(Instant::now()).await.unwrap();
+    assert!(!queue.has_other(&first));
+    sender.send_replace(set(&[1, 2]));
+    let second = queue
+        .acquire_other(Instant::now(), Some(first.endpoint.addr))
+        .await
+        .unwrap();
+    assert_eq!(*second.value, 2);
+    assert!(queue.has_other(&first) && queue.has_other(&second));
+    queue.mark_failed(&second);
+    assert!(!queue.has_other(&first) && queue.has_other(&second));
+}
+
+#[tokio::test(start_paused = true)]
+async fn latency_is_measured_from_the_sending_of_the_request() {
+    let balancer = balancer();
+    balancer.update(&[endpoint(1)]);
+    let picked = balancer.pick(Instant::now(), None).unwrap();
+    // The handshake.
+    tokio::time::advance(Duration::from_secs(1)).await;
+    picked.record_send();
+    tokio::time::advance(Duration::from_millis(100)).await;
+    picked.record_latency();
+    let member = picked.member.clone();
+    drop(picked);
+    let cost = member.load.cost(Instant::now());
+    assert!((cost - 0.1).abs() < 1e-9, "{cost}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_are_counted_by_state_and_change() {
+    let registry = Registry::new();
+    let metrics = metrics(&registry);
+    let balancer = Balancer::new(PeakEwma::default(), BACKOFF, None, metrics, 7, last_byte);
+    let shows = |lines: &[&str]| {
+        let text = String::from_utf8(registry.encode()).unwrap();
+        for line in lines {
+            let line = format!("outbound_http_balancer_{line}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    };
+    balancer.update(&[endpoint(1), endpoint(2)]);
+    balancer.update(&[endpoint(2), endpoint(3)]);
+    let picked = balancer.pick(Instant::now(), None).unwrap();
+    balancer.mark_failed(&picked, Instant::now());
+    shows(&[
+        "p2c_endpoints 2",
+        "endpoints{endpoint_state=\"ready\"} 1",
+        "endpoints{endpoint_state=\"pending\"} 1",
+        "p2c_updates_total{op=\"Add\"} 3",
+        "p2c_updates_total{op=\"Remove\"} 1",
+    ]);
+    balancer.update(&[]);
+    shows(&["p2c_endpoints 0", "p2c_updates_total{op=\"Remove\"} 3"]);
+}
+
 #[test]
 fn avoided_endpoint_is_picked_only_if_it_is_the_only_one() {
     let balancer = balancer();
@@ -382,170 +492,4 @@ fn dropped_pick_releases_load() {
     let member = picked.member.clone();
     drop(picked);
     assert!(member.load.cost(now) < busy);
-}
-
-const ACCRUAL: FailureAccrual = FailureAccrual::ConsecutiveFailures {
-    max_failures: 3,
-    backoff: Backoff {
-        min: Duration::from_secs(1),
-        max: Duration::from_secs(60),
-        jitter: 0.0,
-    },
-};
-
-/// The balancers of the threads of a process for one backend.
-fn new_threads<const N: usize>(
-    first: Arc<EndpointSet>,
-) -> (watch::Sender<Arc<EndpointSet>>, [BalanceQueue<u8>; N]) {
-    let (sender, receiver) = watch::channel(first);
-    let settings = BalanceSettings {
-        queue_capacity: 10,
-        failfast: Duration::from_secs(3),
-        backoff: BACKOFF,
-    };
-    let registry = Registry::new();
-    let families = Families::new(&registry, Exemplars::Off, ResponseDurations::Off);
-    let breakers = Breakers::default();
-    let queues = [(); N].map(|()| {
-        let labels = Labels::new();
-        let backend = breakers.backend(&"web:80".into(), &ACCRUAL).unwrap();
-        BalanceQueue::new(
-            receiver.clone(),
-            PeakEwma::default(),
-            &settings,
-            Some(CircuitBreaking::new(
-                backend,
-                families.breaker.balancer(&labels),
-            )),
-            families.http_balancer.balancer(&labels),
-            last_byte,
-        )
-    });
-    (sender, queues)
-}
-
-async fn request(queue: &BalanceQueue<u8>, outcome: Outcome) -> u8 {
-    let picked = queue.acquire(Instant::now()).await.unwrap();
-    picked.record_result(outcome, None);
-    *picked.value
-}
-
-#[tokio::test(start_paused = true)]
-async fn threads_share_failures_and_one_probe() {
-    let (_sender, [one, other]) = new_threads(set(&[1]));
-    for queue in [&one, &other, &one] {
-        request(queue, Outcome::Failure).await;
-    }
-    assert!(!one.has_available() && !other.has_available());
-    tokio::time::advance(Duration::from_secs(1)).await;
-    let probe = one.acquire(Instant::now()).await.unwrap();
-    assert!(!one.has_available() && !other.has_available());
-    // A request of the other thread waits until the probe has succeeded.
-    let began = Instant::now();
-    let (waited, ()) = tokio::join!(other.acquire(began), async {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        probe.record_result(Outcome::Success, None);
-    });
-    assert_eq!(*waited.unwrap().value, 1);
-    assert_eq!(began.elapsed(), Duration::from_millis(1500));
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_wait_for_probe_and_fail_fast_without_one() {
-    let (_sender, [queue]) = new_threads(set(&[1, 2]));
-    for _ in 0..6 {
-        let picked = queue.acquire(Instant::now()).await.unwrap();
-        picked.record_result(Outcome::Failure, None);
-    }
-    // The first of two waiting requests is the probe of one endpoint, and the second is the probe
-    // of the other.
-    let began = Instant::now();
-    let (first, second) = tokio::join!(queue.acquire(began), queue.acquire(began));
-    let (first, second) = (first.unwrap(), second.unwrap());
-    assert_eq!(began.elapsed(), Duration::from_secs(1));
-    assert_ne!(first.value, second.value);
-    for failed in [first, second] {
-        failed.record_result(Outcome::Failure, None);
-    }
-    // Probes two seconds later fail too; the next are due after the fail-fast timeout.
-    for _ in 0..2 {
-        request(&queue, Outcome::Failure).await;
-    }
-    let began = Instant::now();
-    assert_eq!(queue.acquire(began).await.err(), Some(QueueError::FailFast));
-    assert_eq!(began.elapsed(), Duration::from_secs(3));
-    assert!(!queue.is_available());
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(queue.is_available(), "a probe is due");
-    request(&queue, Outcome::Success).await;
-    assert!(queue.acquire(Instant::now()).await.is_ok());
-    assert!(queue.is_available() && queue.has_available());
-}
-
-#[tokio::test(start_paused = true)]
-async fn update_keeps_breakers_of_unchanged_endpoints() {
-    let (sender, [queue]) = new_threads(set(&[1]));
-    for _ in 0..3 {
-        request(&queue, Outcome::Failure).await;
-    }
-    sender.send_replace(set(&[1, 2]));
-    for _ in 0..20 {
-        assert_eq!(request(&queue, Outcome::Success).await, 2);
-    }
-    // Another pod with the address of the failed one.
-    let successor = Endpoint {
-        labels: [("pod", "web-2")].into_iter().collect(),
-        ..(*endpoint(1)).clone()
-    };
-    let replaced = EndpointSet {
-        state: EndpointState::Known,
-        endpoints: vec![Arc::new(successor)],
-    };
-    sender.send_replace(Arc::new(replaced));
-    assert_eq!(request(&queue, Outcome::Success).await, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn cancelled_probe_is_repeated_at_once() {
-    let (_sender, [queue]) = new_threads(set(&[1]));
-    for _ in 0..3 {
-        request(&queue, Outcome::Failure).await;
-    }
-    tokio::time::advance(Duration::from_secs(1)).await;
-    drop(queue.acquire(Instant::now()).await.unwrap());
-    request(&queue, Outcome::Success).await;
-    assert!(queue.has_available());
-}
-
-#[tokio::test(start_paused = true)]
-async fn failures_count_as_slow_responses() {
-    let penalty = FailurePenalty {
-        penalty: Duration::from_secs(5),
-        max_retry_after: Duration::from_secs(300),
-    };
-    for (outcome, hint, latency) in [
-        (Outcome::Success, None, 0.03),
-        (Outcome::Failure, None, 5.0),
-        (Outcome::Throttled, None, 5.0),
-        (Outcome::Throttled, Some(2), 5.0),
-        (Outcome::Throttled, Some(60), 60.0),
-        (Outcome::Failure, Some(u64::MAX), 300.0),
-    ] {
-        let ewma = PeakEwma {
-            penalty: Some(penalty),
-            ..PeakEwma::default()
-        };
-        let metrics = metrics(&Registry::new());
-        let balancer = Balancer::new(ewma, BACKOFF, None, metrics, 7, last_byte);
-        balancer.update(&[endpoint(1)]);
-        let now = Instant::now();
-        let picked = balancer.pick(now, None).unwrap();
-        assert!(picked.needs_result());
-        picked.record_result(outcome, hint.map(Duration::from_secs));
-        picked.record_latency();
-        let member = picked.member.clone();
-        drop(picked);
-        let cost = member.load.cost(now);
-        assert!((cost - latency).abs() < 1e-9, "{outcome:?} {hint:?} {cost}");
-    }
 }

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use mesh_core::trace::{SpanContext, SpanKind};
 use mesh_http2::ErrorCode;
+use mesh_planted::Bug;
 use mesh_runtime::drain::{Part, Watch};
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -29,22 +29,21 @@ use self::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend, Sen
 use self::ingress::IngressConnection;
 use self::observe::{RequestObserver, ResponseObserver};
 use self::owner::{AcceptedFor, AddressOwner};
-
 use self::routes::{Routes, Rule};
 use crate::context::ProxyContext;
 use crate::discovery::{Destination, DiscoveryError, OutboundTarget};
 use crate::error::{Error, Kind, Side, UNEXPECTED};
 use crate::http::body::{ExchangeTimeouts, GrpcErrorTrailers, TimeoutError};
 use crate::http::headers::{DST_CANONICAL, REQUIRE_ID};
-use crate::http::local_reply::LocalReply;
 use crate::http::request_head::opens_tunnel;
 use crate::http::synthetic_response::{self, ErrorDetail, RequestContext};
-use crate::http::{HttpHandler, Request, Reset, Response, filter, grpc, orig_proto, uri};
+use crate::http::{HttpHandler, Request, Reset, Response, grpc, orig_proto, uri};
 use crate::limits::idle::IdleCache;
+use crate::local_reply::LocalReply;
 use crate::retry::{AttemptLimit, PolicyRetries, RetryPolicy, overrides};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels::Direction;
-use crate::trace;
+use crate::{filter, random, trace, watch};
 
 mod backend;
 mod endpoint;
@@ -281,7 +280,11 @@ impl HttpTarget {
                 &mut delivery,
             )
             .await;
-        drop(in_flight);
+        if Bug::RequestPermitLeak.is_planted() {
+            in_flight.forget();
+        } else {
+            drop(in_flight);
+        }
         match sent {
             Ok(Sent::Response(mut sent)) => {
                 let filters = delivery.filters;
@@ -315,7 +318,7 @@ impl HttpTarget {
     ) -> Result<Sent, Error> {
         let filters = rule.filters();
         let applied = if rule.mirrors.is_empty() {
-            filter::apply(filters, request, &mut delivery.filters, rand::random)?
+            filter::apply(filters, request, &mut delivery.filters, random::random)?
         } else {
             mirror::apply(&self.context, filters, &rule.mirrors, request, delivery)?
         };

@@ -11,14 +11,13 @@ impl<D: Dial + 'static> Client<D> {
         let mut history = History::default();
         loop {
             let connection = self.connect(request).await.map_err(SendError::Dial)?;
-            let is_reused = connection.is_reused();
             let error = match connection.send(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
-            let dispatch = Dispatch::Application { is_reused };
             let replay = replay.after_attempt(request);
-            if decide((&error).into(), replay, dispatch, &mut history) == Action::Return {
+            let action = decide((&error).into(), replay, Dispatch::Application, &mut history);
+            if action == Action::Return {
                 return Err(error);
             }
         }

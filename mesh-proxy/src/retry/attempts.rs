@@ -16,6 +16,7 @@ use crate::http::body::ReplayBody;
 use crate::http::request_head::RequestHeadCopy;
 use crate::http::{Request, Response, grpc};
 use crate::limits::replay_memory::ReplayMemory;
+use crate::random;
 use crate::telemetry::http::grpc_status;
 use crate::telemetry::retry::RetryMetrics;
 
@@ -106,7 +107,7 @@ impl PolicyRetries<'_> {
                 Err(error) => last_error = Some(error),
             }
             if let Some(backoff) = &policy.backoff {
-                sleep(backoff.pause(retries.into(), rand::random())).await;
+                sleep(backoff.pause(retries.into(), random::random())).await;
             }
             retries += 1;
         }

@@ -5,11 +5,12 @@
 //! budget's time to live; a retry withdraws a whole one. The time is divided into slots of a tenth
 //! of it, so a deposit expires at most that much too early.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mesh_core::resilience::RetryBudget as Settings;
 use tokio::time::Instant;
+
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The budget of one destination.
 #[derive(Debug)]
@@ -53,6 +54,9 @@ impl RetryBudget {
         let turn = self.turn(now);
         // Taken first: of two threads that compete for the last retry, at most one gets it.
         self.add(turn, -COST);
+        // They may write to different slots, when one of them was interrupted: each then has to see
+        // the other's write, or be seen by it.
+        fence(Ordering::SeqCst);
         let suffices = self.balance(turn) >= 0;
         if !suffices {
             self.add(turn, COST);
@@ -82,7 +86,8 @@ impl RetryBudget {
             * f64::from(COST);
         let slots = self.slots.iter().filter_map(|slot| {
             let (of, balance) = slot.read();
-            let age = turn.checked_sub(of)?;
+            // Slots after `turn` count too: another thread has read the time later.
+            let age = turn.saturating_sub(of);
             ((age as usize) < SLOTS).then_some(i64::from(balance))
         });
         reserve as i64 + slots.sum::<i64>()
@@ -129,6 +134,10 @@ impl Slot {
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod models;
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use std::thread;
 

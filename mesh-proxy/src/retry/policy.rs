@@ -10,6 +10,7 @@ use http::StatusCode;
 use mesh_core::profile::{ProfileRoute, ResponseClass};
 use mesh_core::resilience::{Backoff, Retry};
 use mesh_core::retry::DEFAULT_REQUEST_BYTES;
+use mesh_planted::Bug;
 
 use super::budget::RetryBudget;
 use crate::error::Kind;
@@ -126,7 +127,7 @@ impl RetryPolicy {
     ) -> PolicyAction {
         if !self.conditions.include(end) {
             PolicyAction::Return
-        } else if retries >= self.max_retries {
+        } else if retries >= self.max_retries + u16::from(Bug::RetryOnceMore.is_planted()) {
             PolicyAction::LimitExceeded
         } else if !is_kept {
             PolicyAction::NotKept
@@ -334,6 +335,14 @@ mod tests {
             let decided = policy.decide(end, retries, is_kept, |_| unreachable!());
             assert_eq!(decided, expected);
         }
+    }
+
+    /// Only then is a response read ahead to its trailers.
+    #[test]
+    fn conditions_on_statuses_of_http_do_not_depend_on_grpc() {
+        assert!(!Conditions::from(vec![500..=599]).depend_on_grpc());
+        assert!(Conditions::from(vec![14]).depend_on_grpc());
+        assert!(Conditions::Failures(Vec::new()).depend_on_grpc());
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! The rows of docs/adr/0030 and 0034 as tables.
 
 use super::Action::Return;
-use super::DeliveryFailure::{Indeterminate, NotSent};
-use super::Dispatch::{Balanced, Fixed};
+use super::Dispatch::{Application, Balanced, Fixed};
 use super::Failure::{
-    ConnectionRefused, Excluded, Lost, NoConnection, ProtocolError, Refused, Reset, TimedOut,
-    Undelivered, Unwritten,
+    BrokenResponse, ConnectionRefused, Excluded, NoConnection, Refused, Reset, TimedOut,
+    UnsentByPeer, Unwritten,
 };
 use super::Replay::{IfUnprocessed, IfUntouched, Impossible, Safe};
 use super::*;
@@ -20,6 +19,12 @@ const OTHER_THRICE: &[Action] = &[OTHER, OTHER, OTHER, Return];
 const SAME_ONCE: &[Action] = &[SAME, Return];
 const SAME_THRICE: &[Action] = &[SAME, SAME, SAME, Return];
 const NEVER: &[Action] = &[Return];
+const LOST: Failure = Failure::Lost {
+    may_be_unreceived: true,
+};
+const LOST_AT_ONCE: Failure = Failure::Lost {
+    may_be_unreceived: false,
+};
 const ALL: &[Replay] = &[Safe, IfUnprocessed, IfUntouched, Impossible];
 const WITHOUT_BODY: &[Replay] = &[Safe, IfUnprocessed];
 
@@ -35,7 +40,7 @@ fn check(failure: Failure, replay: Replay, dispatch: Dispatch, expected: &[Actio
 }
 
 /// The rows of docs/adr/0030: the failure, the requests that it permits to retry, and what
-/// follows for a balancer, a fixed address, and the application on a new connection.
+/// follows for a balancer, a fixed address, and the application.
 #[test]
 fn decisions_are_those_of_adr_0030() {
     type Row = (Failure, &'static [Replay], [&'static [Action]; 3]);
@@ -45,44 +50,21 @@ fn decisions_are_those_of_adr_0030() {
         (Unwritten, ALL, [OTHER_THRICE, SAME_THRICE, SAME_THRICE]),
         (Refused, WITHOUT_BODY, [OTHER_ONCE, SAME_ONCE, NEVER]),
         (Excluded, WITHOUT_BODY, [OTHER_ONCE, SAME_ONCE, SAME_ONCE]),
-        (Lost, &[Safe], [OTHER_ONCE, SAME_ONCE, SAME_ONCE]),
-        (ProtocolError, &[Safe], [OTHER_ONCE, SAME_ONCE, NEVER]),
-        (
-            Undelivered(NotSent),
-            WITHOUT_BODY,
-            [&[IF_OTHER], NEVER, NEVER],
-        ),
-        (
-            Undelivered(Indeterminate),
-            &[Safe],
-            [&[IF_OTHER, Return], NEVER, NEVER],
-        ),
+        (LOST, &[Safe], [OTHER_ONCE, SAME_ONCE, SAME_THRICE]),
+        (LOST_AT_ONCE, &[], [NEVER, NEVER, NEVER]),
+        (BrokenResponse, &[], [NEVER, NEVER, NEVER]),
+        (UnsentByPeer, WITHOUT_BODY, [&[IF_OTHER], NEVER, NEVER]),
         (Reset, &[], [NEVER, NEVER, NEVER]),
         (TimedOut, &[], [NEVER, NEVER, NEVER]),
     ];
-    let new = Dispatch::Application { is_reused: false };
     for (failure, permitted, columns) in rows {
         for replay in ALL {
-            for (dispatch, actions) in [Balanced, Fixed, new].into_iter().zip(columns) {
+            for (dispatch, actions) in [Balanced, Fixed, Application].into_iter().zip(columns) {
                 let is_permitted = permitted.contains(replay);
                 let expected = if is_permitted { actions } else { NEVER };
                 check(failure, *replay, dispatch, expected);
             }
         }
-    }
-}
-
-/// The application may have closed them before it could receive the request.
-#[test]
-fn failures_of_reused_connections_count_as_closed_connections() {
-    let reused = Dispatch::Application { is_reused: true };
-    // The fourth failure is the request's own, which is retried once.
-    let retried = [SAME, SAME, SAME, SAME, SAME, SAME, SAME, Return];
-    check(Lost, Safe, reused, &retried);
-    check(ProtocolError, Safe, reused, SAME_THRICE);
-    for replay in [IfUnprocessed, Impossible] {
-        check(Lost, replay, reused, NEVER);
-        check(ProtocolError, replay, reused, NEVER);
     }
 }
 
@@ -92,15 +74,15 @@ fn only_endpoints_that_cannot_be_reached_are_excluded() {
     for (failure, reached) in [
         (ConnectionRefused, Some(false)),
         (NoConnection, Some(false)),
-        (Undelivered(NotSent), Some(false)),
+        (UnsentByPeer, Some(false)),
         (Unwritten, None),
         (Refused, Some(true)),
         (Excluded, Some(true)),
-        (Lost, Some(true)),
-        (ProtocolError, Some(true)),
+        (LOST, Some(true)),
+        (LOST_AT_ONCE, Some(true)),
+        (BrokenResponse, Some(true)),
         (Reset, Some(true)),
         (TimedOut, Some(true)),
-        (Undelivered(Indeterminate), Some(true)),
     ] {
         assert_eq!(failure.reached(), reached, "{failure:?}");
     }
@@ -108,13 +90,13 @@ fn only_endpoints_that_cannot_be_reached_are_excluded() {
 
 #[test]
 fn request_that_was_sent_is_retried_once_whatever_failed() {
-    for first in [Refused, Excluded, Lost, Undelivered(Indeterminate)] {
-        for second in [Refused, Excluded, Lost, Undelivered(Indeterminate)] {
+    for first in [Refused, Excluded, LOST] {
+        for second in [Refused, Excluded, LOST] {
             let mut history = History::default();
             assert_ne!(decide(first, Safe, Balanced, &mut history), Return);
             let decided = decide(second, Safe, Balanced, &mut history);
             assert_eq!(decided, Return, "{second:?} after {first:?}");
-            for unsent in [NoConnection, Unwritten, Undelivered(NotSent)] {
+            for unsent in [NoConnection, Unwritten, UnsentByPeer] {
                 assert_ne!(decide(unsent, Safe, Balanced, &mut history), Return);
             }
         }
@@ -156,22 +138,41 @@ fn request_can_be_sent_again_while_its_body_is_untouched() {
 /// The rows of docs/adr/0034, and what docs/adr/0030 reports to peers.
 #[test]
 fn reports_are_those_of_adr_0034() {
-    let plain = Report::Response(None);
-    for (failure, later, undelivered) in [
-        (ConnectionRefused, Report::Refusal, Some(NotSent)),
-        (Excluded, Report::Refusal, Some(NotSent)),
-        (NoConnection, plain, Some(NotSent)),
-        (Unwritten, plain, Some(NotSent)),
-        (Lost, plain, Some(Indeterminate)),
-        (ProtocolError, plain, Some(Indeterminate)),
-        (Refused, plain, None),
-        (Reset, plain, None),
+    use super::Report::{Refusal, Response, Unsent};
+    let report = |failure, is_meshed, has_response, may_repeat| {
+        let to = Requester {
+            is_meshed,
+            has_response,
+            may_repeat,
+        };
+        report(failure, to)
+    };
+    // To a client whose connection has had a response, which may repeat the request or not, and to
+    // a peer.
+    for (failure, later, later_unless_repeatable, to_peer) in [
+        (ConnectionRefused, Refusal, Refusal, Unsent),
+        (Excluded, Refusal, Refusal, Unsent),
+        (NoConnection, Response, Response, Unsent),
+        (Unwritten, Response, Response, Unsent),
+        (LOST, Refusal, Response, Response),
+        (LOST_AT_ONCE, Refusal, Response, Response),
+        (BrokenResponse, Response, Response, Response),
+        (Refused, Response, Response, Response),
+        (Reset, Response, Response, Response),
     ] {
-        assert_eq!(report(failure, false, false), plain, "{failure:?}");
-        assert_eq!(report(failure, false, true), later, "{failure:?}");
-        for has_responded in [false, true] {
-            let reported = report(failure, true, has_responded);
-            assert_eq!(reported, Report::Response(undelivered), "{failure:?}");
+        for may_repeat in [true, false] {
+            assert_eq!(
+                report(failure, false, false, may_repeat),
+                Response,
+                "{failure:?}"
+            );
+            for has_response in [false, true] {
+                let reported = report(failure, true, has_response, may_repeat);
+                assert_eq!(reported, to_peer, "{failure:?}");
+            }
         }
+        assert_eq!(report(failure, false, true, true), later, "{failure:?}");
+        let reported = report(failure, false, true, false);
+        assert_eq!(reported, later_unless_repeatable, "{failure:?}");
     }
 }

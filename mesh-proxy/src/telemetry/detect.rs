@@ -98,7 +98,7 @@ impl DetectFamilies {
         let mut labels = Labels::new().with("session_protocol", session);
         labels.push_outside("target_port", port.to_string());
         labels.push_outside("target_name", name);
-        labels.push("client_id", client);
+        labels.push_identity("client_id", client);
         self.transport_headers.with(&labels).inc();
     }
 }

@@ -2,8 +2,10 @@
 //! resolved.
 //!
 //! Values that a client chooses are pushed with [`Labels::push_outside`]: server names,
-//! authorities, and ports that no container declares. Identities are not, because they require a
-//! certificate of the mesh; neither are values from the control plane.
+//! authorities, and ports that no container declares. Identities of clients are pushed with
+//! [`Labels::push_identity`]: they require a certificate of the mesh, and a user who may create
+//! ServiceAccounts has any number of certificates. Values from the control plane are pushed as they
+//! are.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -17,11 +19,13 @@ use mesh_runtime::metrics::{Labels, OTHER};
 
 use crate::host_name::{MAX_NAME, is_host_name};
 
-/// The direction of traffic, from the application's point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Direction {
-    Inbound,
-    Outbound,
+mesh_core::names! {
+    /// The direction of traffic, from the application's point of view.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum Direction {
+        Inbound = "inbound",
+        Outbound = "outbound",
+    }
 }
 
 /// The target address of a connection, as label values.
@@ -46,13 +50,15 @@ pub(crate) enum ServerTls {
     None(NoServerTls),
 }
 
-/// The reason why an accepted connection has no TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NoServerTls {
-    NoTlsFromRemote,
-    /// Not detected, because the port is opaque.
-    PortSkipped,
-    Loopback,
+mesh_core::names! {
+    /// The reason why an accepted connection has no TLS.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum NoServerTls {
+        NoTlsFromRemote = "no_tls_from_remote",
+        /// Not detected, because the port is opaque.
+        PortSkipped = "port_skipped",
+        Loopback = "loopback",
+    }
 }
 
 /// The TLS of a connection that the proxy opened.
@@ -62,11 +68,13 @@ pub(crate) enum ClientTls {
     None(NoClientTls),
 }
 
-/// The reason why an opened connection has no TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum NoClientTls {
-    NotProvidedByServiceDiscovery,
-    Loopback,
+mesh_core::names! {
+    /// The reason why an opened connection has no TLS.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum NoClientTls {
+        NotProvidedByServiceDiscovery = "not_provided_by_service_discovery",
+        Loopback = "loopback",
+    }
 }
 
 impl TargetAddr {
@@ -101,34 +109,6 @@ impl From<SocketAddr> for TargetAddr {
         Self {
             addr,
             is_declared: true,
-        }
-    }
-}
-
-impl Direction {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::Outbound => "outbound",
-        }
-    }
-}
-
-impl NoServerTls {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::NoTlsFromRemote => "no_tls_from_remote",
-            Self::PortSkipped => "port_skipped",
-            Self::Loopback => "loopback",
-        }
-    }
-}
-
-impl NoClientTls {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::NotProvidedByServiceDiscovery => "not_provided_by_service_discovery",
-            Self::Loopback => "loopback",
         }
     }
 }
@@ -424,7 +404,10 @@ fn push_server_tls(labels: &mut Labels, tls: &ServerTls) {
     match tls {
         ServerTls::Established { client } => {
             labels.push("tls", "true");
-            labels.push("client_id", client.as_ref().map_or("", Identity::as_str));
+            match client {
+                Some(id) => labels.push_identity("client_id", id.as_str()),
+                None => labels.push("client_id", ""),
+            }
         }
         ServerTls::Opaque { sni } => {
             labels.push("tls", "opaque");

@@ -62,177 +62,114 @@ const SECONDS: &[f64] = &[0.05, 0.5, 1.0, 10.0];
 const FINE_SECONDS: &[f64] = &[0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0];
 const FRAME_BYTES: &[f64] = &[0.0, 128.0, 1024.0, 10_240.0, 102_400.0];
 
-/// Registers the HTTP and gRPC variants of a family.
-fn both<F>(make: impl Fn(&'static str) -> F, http: &'static str, grpc: &'static str) -> (F, F) {
-    (make(http), make(grpc))
-}
-
-/// Makes histograms of the sizes of frames, by their name.
-fn sizes(registry: &Registry, help: &'static str) -> impl Fn(&'static str) -> HistogramFamily {
-    move |name| registry.histogram_family(name, help, FRAME_BYTES)
-}
-
-/// Makes histograms of times, by their name.
-fn times(
-    registry: &Registry,
-    exemplars: Exemplars,
-    help: &'static str,
-    buckets: &'static [f64],
-) -> impl Fn(&'static str) -> HistogramFamily {
-    move |name| registry.histogram_family_with(name, help, buckets, exemplars)
-}
+const REQUEST_SECONDS: &str = "The time from a request's head to the end of its response";
+const RESPONSE_SECONDS: &str = "The time from the end of a request to the end of its response";
+const REQUEST_FRAMES: &str = "Sizes of the frames of request bodies";
+const RESPONSE_FRAMES: &str = "Sizes of the frames of response bodies";
 
 impl RouteFamilies {
     pub(super) fn inbound(registry: &Registry, exemplars: Exemplars) -> Self {
-        let counter = |help| move |name| registry.counter_family(name, help);
-        let requests = both(
-            counter("The number of requests that the application received"),
+        let times = |name, help, buckets| {
+            Some(registry.histogram_family_with(name, help, buckets, exemplars))
+        };
+        let sizes = |name, help| Some(registry.histogram_family(name, help, FRAME_BYTES));
+        let families = |names: [&'static str; 6], status_labels| ProtocolFamilies {
+            requests: Some(registry.counter_family(
+                names[0],
+                "The number of requests that the application received",
+            )),
+            request_duration: times(names[1], REQUEST_SECONDS, FINE_SECONDS),
+            response_duration: times(names[2], RESPONSE_SECONDS, SECONDS),
+            request_frames: sizes(names[3], REQUEST_FRAMES),
+            response_frames: sizes(names[4], RESPONSE_FRAMES),
+            statuses: registry.counter_family(names[5], "Responses by status"),
+            status_labels,
+        };
+        let http = [
             "inbound_http_requests_total",
-            "inbound_grpc_requests_total",
-        );
-        let request = both(
-            times(
-                registry,
-                exemplars,
-                "The time from a request's head to the end of its response",
-                FINE_SECONDS,
-            ),
             "inbound_http_request_duration_seconds",
-            "inbound_grpc_request_duration_seconds",
-        );
-        let response = both(
-            times(
-                registry,
-                exemplars,
-                "The time from the end of a request to the end of its response",
-                SECONDS,
-            ),
             "inbound_http_response_duration_seconds",
-            "inbound_grpc_response_duration_seconds",
-        );
-        let request_frames = both(
-            sizes(registry, "Sizes of the frames of request bodies"),
             "inbound_http_request_frame_size_bytes",
-            "inbound_grpc_request_frame_size_bytes",
-        );
-        let response_frames = both(
-            sizes(registry, "Sizes of the frames of response bodies"),
             "inbound_http_response_frame_size_bytes",
-            "inbound_grpc_response_frame_size_bytes",
-        );
-        let statuses = both(
-            counter("Responses by status"),
             "inbound_http_statuses_total",
+        ];
+        let grpc = [
+            "inbound_grpc_requests_total",
+            "inbound_grpc_request_duration_seconds",
+            "inbound_grpc_response_duration_seconds",
+            "inbound_grpc_request_frame_size_bytes",
+            "inbound_grpc_response_frame_size_bytes",
             "inbound_grpc_statuses_total",
-        );
+        ];
         Self {
-            http: ProtocolFamilies {
-                requests: Some(requests.0),
-                request_duration: Some(request.0),
-                response_duration: Some(response.0),
-                request_frames: Some(request_frames.0),
-                response_frames: Some(response_frames.0),
-                statuses: statuses.0,
-                status_labels: StatusLabels::InboundHttp,
-            },
-            grpc: ProtocolFamilies {
-                requests: Some(requests.1),
-                request_duration: Some(request.1),
-                response_duration: Some(response.1),
-                request_frames: Some(request_frames.1),
-                response_frames: Some(response_frames.1),
-                statuses: statuses.1,
-                status_labels: StatusLabels::InboundGrpc,
-            },
+            http: families(http, StatusLabels::InboundHttp),
+            grpc: families(grpc, StatusLabels::InboundGrpc),
         }
     }
 
     pub(super) fn outbound_route(registry: &Registry, exemplars: Exemplars) -> Self {
-        let duration = both(
-            times(
-                registry,
-                exemplars,
-                "The time from a request's head to the end of its response",
-                SECONDS,
-            ),
-            "outbound_http_route_request_duration_seconds",
-            "outbound_grpc_route_request_duration_seconds",
-        );
-        let frames = both(
-            sizes(registry, "Sizes of the frames of request bodies"),
-            "outbound_http_route_request_frame_size_bytes",
-            "outbound_grpc_route_request_frame_size_bytes",
-        );
-        let statuses = both(
-            |name| registry.counter_family(name, "Responses to applications, by status"),
-            "outbound_http_route_request_statuses_total",
-            "outbound_grpc_route_request_statuses_total",
-        );
-        let make = |duration, frames, statuses, status_labels| ProtocolFamilies {
-            requests: None,
-            request_duration: Some(duration),
-            response_duration: None,
-            request_frames: Some(frames),
-            response_frames: None,
-            statuses,
-            status_labels,
+        let families = |[duration, frames, statuses]: [&'static str; 3], status_labels| {
+            let duration =
+                registry.histogram_family_with(duration, REQUEST_SECONDS, SECONDS, exemplars);
+            let frames = registry.histogram_family(frames, REQUEST_FRAMES, FRAME_BYTES);
+            ProtocolFamilies {
+                requests: None,
+                request_duration: Some(duration),
+                response_duration: None,
+                request_frames: Some(frames),
+                response_frames: None,
+                statuses: registry.counter_family(statuses, "Responses to applications, by status"),
+                status_labels,
+            }
         };
+        let http = [
+            "outbound_http_route_request_duration_seconds",
+            "outbound_http_route_request_frame_size_bytes",
+            "outbound_http_route_request_statuses_total",
+        ];
+        let grpc = [
+            "outbound_grpc_route_request_duration_seconds",
+            "outbound_grpc_route_request_frame_size_bytes",
+            "outbound_grpc_route_request_statuses_total",
+        ];
         Self {
-            http: make(duration.0, frames.0, statuses.0, StatusLabels::OutboundHttp),
-            grpc: make(duration.1, frames.1, statuses.1, StatusLabels::OutboundGrpc),
+            http: families(http, StatusLabels::OutboundHttp),
+            grpc: families(grpc, StatusLabels::OutboundGrpc),
         }
     }
 
     pub(super) fn outbound_backend(registry: &Registry, exemplars: Exemplars) -> Self {
-        let requests = both(
-            |name| registry.counter_family(name, "The number of requests sent to a backend"),
-            "outbound_http_route_backend_requests_total",
-            "outbound_grpc_route_backend_requests_total",
-        );
-        let duration = both(
-            times(
-                registry,
-                exemplars,
-                "The time from the end of a request to the end of its response",
-                FINE_SECONDS,
-            ),
-            "outbound_http_route_backend_response_duration_seconds",
-            "outbound_grpc_route_backend_response_duration_seconds",
-        );
-        let frames = both(
-            sizes(registry, "Sizes of the frames of response bodies"),
-            "outbound_http_route_backend_response_frame_size_bytes",
-            "outbound_grpc_route_backend_response_frame_size_bytes",
-        );
-        let statuses = both(
-            |name| registry.counter_family(name, "Responses of a backend, by status"),
-            "outbound_http_route_backend_response_statuses_total",
-            "outbound_grpc_route_backend_response_statuses_total",
-        );
-        let make = |requests, duration, frames, statuses, status_labels| ProtocolFamilies {
-            requests: Some(requests),
-            request_duration: None,
-            response_duration: Some(duration),
-            request_frames: None,
-            response_frames: Some(frames),
-            statuses,
-            status_labels,
+        let families = |[requests, duration, frames, statuses]: [&'static str; 4],
+                        status_labels| {
+            let duration =
+                registry.histogram_family_with(duration, RESPONSE_SECONDS, FINE_SECONDS, exemplars);
+            let frames = registry.histogram_family(frames, RESPONSE_FRAMES, FRAME_BYTES);
+            let help = "The number of requests sent to a backend";
+            ProtocolFamilies {
+                requests: Some(registry.counter_family(requests, help)),
+                request_duration: None,
+                response_duration: Some(duration),
+                request_frames: None,
+                response_frames: Some(frames),
+                statuses: registry.counter_family(statuses, "Responses of a backend, by status"),
+                status_labels,
+            }
         };
+        let http = [
+            "outbound_http_route_backend_requests_total",
+            "outbound_http_route_backend_response_duration_seconds",
+            "outbound_http_route_backend_response_frame_size_bytes",
+            "outbound_http_route_backend_response_statuses_total",
+        ];
+        let grpc = [
+            "outbound_grpc_route_backend_requests_total",
+            "outbound_grpc_route_backend_response_duration_seconds",
+            "outbound_grpc_route_backend_response_frame_size_bytes",
+            "outbound_grpc_route_backend_response_statuses_total",
+        ];
         Self {
-            http: make(
-                requests.0,
-                duration.0,
-                frames.0,
-                statuses.0,
-                StatusLabels::OutboundHttp,
-            ),
-            grpc: make(
-                requests.1,
-                duration.1,
-                frames.1,
-                statuses.1,
-                StatusLabels::OutboundGrpc,
-            ),
+            http: families(http, StatusLabels::OutboundHttp),
+            grpc: families(grpc, StatusLabels::OutboundGrpc),
         }
     }
 

@@ -26,23 +26,25 @@ pub(crate) enum GrpcStatus {
     Missing,
 }
 
-/// The reason why an exchange failed, as in Linkerd's route metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum StreamError {
-    FailFast,
-    LoadShed,
-    RequestTimeout,
-    ResponseHeadersTimeout,
-    ResponseStreamTimeout,
-    IdleTimeout,
-    /// The client cancelled the request.
-    Cancel,
-    Refused,
-    EnhanceYourCalm,
-    Reset,
-    GoAway,
-    Io,
-    Unknown,
+mesh_core::names! {
+    /// The reason why an exchange failed, as in Linkerd's route metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum StreamError {
+        FailFast = "FAIL_FAST",
+        LoadShed = "LOAD_SHED",
+        RequestTimeout = "REQUEST_TIMEOUT",
+        ResponseHeadersTimeout = "RESPONSE_HEADERS_TIMEOUT",
+        ResponseStreamTimeout = "RESPONSE_STREAM_TIMEOUT",
+        IdleTimeout = "IDLE_TIMEOUT",
+        /// The client cancelled the request.
+        Cancel = "CANCEL",
+        Refused = "REFUSED",
+        EnhanceYourCalm = "ENHANCE_YOUR_CALM",
+        Reset = "RESET",
+        GoAway = "GO_AWAY",
+        Io = "IO",
+        Unknown = "UNKNOWN",
+    }
 }
 
 /// A cache of handles. A target has only a few statuses, so a linear search is faster than hashing.
@@ -136,24 +138,6 @@ impl StreamError {
             _ => ErrorCode::INTERNAL_ERROR,
         };
         code.0
-    }
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::FailFast => "FAIL_FAST",
-            Self::LoadShed => "LOAD_SHED",
-            Self::RequestTimeout => "REQUEST_TIMEOUT",
-            Self::ResponseHeadersTimeout => "RESPONSE_HEADERS_TIMEOUT",
-            Self::ResponseStreamTimeout => "RESPONSE_STREAM_TIMEOUT",
-            Self::IdleTimeout => "IDLE_TIMEOUT",
-            Self::Cancel => "CANCEL",
-            Self::Refused => "REFUSED",
-            Self::EnhanceYourCalm => "ENHANCE_YOUR_CALM",
-            Self::Reset => "RESET",
-            Self::GoAway => "GO_AWAY",
-            Self::Io => "IO",
-            Self::Unknown => "UNKNOWN",
-        }
     }
 }
 

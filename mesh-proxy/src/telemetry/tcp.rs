@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use mesh_planted::Bug;
 use mesh_runtime::metrics::{Counter, CounterFamily, Gauge, GaugeFamily, Labels, Registry};
 use nix::errno::Errno;
 
@@ -47,13 +48,15 @@ pub(crate) struct TcpRouteFamilies {
     close: CounterFamily,
 }
 
-/// The reason why an opaque connection failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TcpRouteError {
-    Forbidden,
-    InvalidBackend,
-    InvalidPolicy,
-    Unexpected,
+mesh_core::names! {
+    /// The reason why an opaque connection failed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum TcpRouteError {
+        Forbidden = "forbidden",
+        InvalidBackend = "invalid_backend",
+        InvalidPolicy = "invalid_policy",
+        Unexpected = "unexpected",
+    }
 }
 
 impl TcpFamilies {
@@ -127,20 +130,11 @@ impl Drop for OpenConnection {
             0 => String::new(),
             errno => format!("{:?}", Errno::from_raw(errno)),
         };
-        self.transport.open.dec();
+        if !Bug::GaugeLeak.is_planted() {
+            self.transport.open.dec();
+        }
         let labels = self.transport.labels.clone().with("errno", errno);
         self.transport.close_total.with(&labels).inc();
-    }
-}
-
-impl TcpRouteError {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Forbidden => "forbidden",
-            Self::InvalidBackend => "invalid_backend",
-            Self::InvalidPolicy => "invalid_policy",
-            Self::Unexpected => "unexpected",
-        }
     }
 }
 

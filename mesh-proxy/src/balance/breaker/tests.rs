@@ -269,14 +269,22 @@ fn longest_backoff_does_not_overflow() {
 #[test]
 fn states_are_packed_without_loss() {
     for generation in [0, 1, MAX_GENERATION] {
-        for until in [0, 1, MAX_VALUE] {
+        for (failed_probes, until) in [(0, 0), (1, 1), (MAX_FAILED_PROBES, MAX_VALUE)] {
             for state in [
                 State::Closed {
                     generation,
                     failures: u32::try_from(until).unwrap_or(u32::MAX),
                 },
-                State::Open { generation, until },
-                State::Probing { generation, until },
+                State::Open {
+                    generation,
+                    failed_probes,
+                    until,
+                },
+                State::Probing {
+                    generation,
+                    failed_probes,
+                    until,
+                },
             ] {
                 assert_eq!(State::unpack(state.pack()), state);
             }

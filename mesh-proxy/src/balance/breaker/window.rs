@@ -1,8 +1,9 @@
 //! The successes and requests of the last seconds, counted without a lock by all data threads.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
 
 /// Counts requests in a sliding window of [`SLOTS`] parts, as Linkerd's proxy does. The oldest part
 /// is forgotten as a whole.
@@ -112,6 +113,7 @@ impl Slot {
 }
 
 #[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 

@@ -22,11 +22,12 @@ use super::{record_error, record_reply};
 use crate::balance::{BalanceQueue, BalanceSettings, CircuitBreaking, PickedEndpoint, QueueError};
 use crate::context::ProxyContext;
 use crate::error::{Error, Kind};
+use crate::filter::{self, FilterState};
 use crate::http::body::{BodyEnd, ExchangeTimeouts};
 use crate::http::client::SendError;
-use crate::http::filter::FilterState;
-use crate::http::local_reply::LocalReply;
-use crate::http::{Request, Response, filter};
+use crate::http::{Request, Response};
+use crate::local_reply::LocalReply;
+use crate::random;
 use crate::retry::{self, Action, Answer, AttemptLimit, Failure, History, Replay};
 use crate::telemetry::http::{Exchange, ExchangeMetrics, StreamError};
 use crate::telemetry::labels;
@@ -211,7 +212,7 @@ impl RuleBackend {
         limit: Option<&AttemptLimit>,
     ) -> Result<Sent, Error> {
         let mut filters = delivery.filters.for_attempt();
-        let applied = filter::apply(self.filters(), request, &mut filters, rand::random);
+        let applied = filter::apply(self.filters(), request, &mut filters, random::random);
         if let Some(delay) = filters.take_delay() {
             delay.await;
         }
@@ -408,17 +409,17 @@ impl RuleBackend {
         if let Some(unanswered) = unanswered {
             unanswered.end();
         }
-        if !matches!(sent, Ok((_, None))) {
+        if !matches!(sent, Ok((_, false))) {
             request.body_mut().unobserve();
             rewrite.undo(request);
             restore_parent(span.as_deref(), request);
         }
         match sent {
-            Ok((response, undelivered)) => {
+            Ok((response, is_unsent)) => {
                 trace::end(span, response.status());
                 exchange.response_headers(response.status(), response.headers());
                 Attempt {
-                    failure: undelivered.map(Failure::Undelivered),
+                    failure: is_unsent.then_some(Failure::UnsentByPeer),
                     result: Ok((response, exchange)),
                 }
             }

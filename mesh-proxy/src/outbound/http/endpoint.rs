@@ -17,7 +17,7 @@ use crate::http::headers::{DST_CANONICAL, PROXY_CONNECTION, PROXY_ERROR, PROXY_U
 use crate::http::message_context::MessageContext;
 use crate::http::{Request, Response, headers, orig_proto, uri};
 use crate::outbound::dial::{self, EndpointDial};
-use crate::retry::DeliveryFailure;
+use crate::retry::unsent;
 use crate::tap::TapRecorder;
 use crate::telemetry::http::EndpointMetrics;
 use crate::telemetry::labels::{self, Direction};
@@ -138,33 +138,35 @@ impl HttpEndpoint {
         self.client.connect(request).await
     }
 
-    /// Sends a request on a connection from [`HttpEndpoint::connect`]. If the peer's proxy reports
-    /// that the application did not respond, the response is the proxy's.
+    /// Sends a request on a connection from [`HttpEndpoint::connect`]. Returns the response, and
+    /// whether the peer's proxy reports with it that the application did not get the request.
     pub(super) async fn send(
         &self,
         connection: Connection,
         request: &mut Request,
         rewrite: &RequestRewrite,
-    ) -> Result<(Response, Option<DeliveryFailure>), SendError> {
+    ) -> Result<(Response, bool), SendError> {
         let mut response = connection.send(request).await?;
         if let Some(version) = rewrite.upgraded_from {
             orig_proto::downgrade_response(&mut response, version);
         } else {
             orig_proto::strip(response.headers_mut());
         }
-        let undelivered = self.read_peer_headers(&mut response);
-        Ok((response, undelivered))
+        let is_unsent = self.read_peer_headers(&mut response);
+        Ok((response, is_unsent))
     }
 
-    /// Removes the peer proxy's headers from the response. Returns the delivery failure that they
-    /// report, if any.
-    fn read_peer_headers(&self, response: &mut Response) -> Option<DeliveryFailure> {
+    /// Removes the peer proxy's headers from the response. Returns whether they report that the
+    /// application did not get the request.
+    fn read_peer_headers(&self, response: &mut Response) -> bool {
         let headers = response.headers_mut();
         if !headers::has_any(headers, &PEER_HEADERS) {
-            return None;
+            return false;
         }
-        let undelivered = DeliveryFailure::take(headers);
-        self.peer.as_ref()?;
+        let is_unsent = unsent::take(headers);
+        if self.peer.is_none() {
+            return false;
+        }
         let addr = self.addr();
         if let Some(error) = headers.remove(PROXY_ERROR) {
             tracing::info!(%addr, error = %text(&error), "Remote proxy error");
@@ -178,7 +180,7 @@ impl HttpEndpoint {
                     .insert(http::header::CONNECTION, close);
             }
         }
-        undelivered
+        is_unsent
     }
 }
 

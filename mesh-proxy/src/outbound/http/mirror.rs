@@ -19,10 +19,11 @@ use tokio::task::spawn_local;
 use super::backend::{BackendResponse, Delivery, EarlierAttempts, RuleBackend, Sent};
 use super::observe::ResponseObserver;
 use crate::context::ProxyContext;
+use crate::filter::{self, Applied};
+use crate::http::Request;
 use crate::http::body::{GivenUp, MirrorBody};
-use crate::http::filter::Applied;
 use crate::http::request_head::{RequestHeadCopy, opens_tunnel};
-use crate::http::{Request, filter};
+use crate::random;
 use crate::telemetry::http::{Exchange, ExchangeMetrics};
 use crate::telemetry::mirror::{MirrorMetrics, MirrorResult};
 
@@ -64,12 +65,12 @@ pub(super) fn apply(
     let mut next = 0;
     for mirror in mirrors {
         let before = &filters[next..mirror.at];
-        let applied = filter::apply(before, request, &mut delivery.filters, rand::random)?;
+        let applied = filter::apply(before, request, &mut delivery.filters, random::random)?;
         if applied.is_break() {
             return Ok(applied);
         }
         next = mirror.at;
-        if !is_mirrored || !mirror.ratio.includes(rand::random()) {
+        if !is_mirrored || !mirror.ratio.includes(random::random()) {
             continue;
         }
         // Asked for before the head is copied: under overload, most copies get no permit.
@@ -97,7 +98,7 @@ pub(super) fn apply(
         &filters[next..],
         request,
         &mut delivery.filters,
-        rand::random,
+        random::random,
     )?;
     if applied.is_break() {
         return Ok(applied);

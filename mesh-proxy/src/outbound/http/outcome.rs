@@ -100,13 +100,11 @@ pub(super) fn record_end(picked: &Picked, end: BodyEnd<'_>) {
 /// latter has failed.
 pub(super) fn record_failure(picked: &Picked, failure: Failure) {
     let counts = match failure {
-        Failure::Reset | Failure::Lost | Failure::ProtocolError | Failure::TimedOut => {
+        Failure::Reset | Failure::Lost { .. } | Failure::BrokenResponse | Failure::TimedOut => {
             picked.needs_result()
         }
         Failure::ConnectionRefused | Failure::NoConnection => picked.is_probe(),
-        Failure::Unwritten | Failure::Refused | Failure::Excluded | Failure::Undelivered(_) => {
-            false
-        }
+        Failure::Unwritten | Failure::Refused | Failure::Excluded | Failure::UnsentByPeer => false,
     };
     if counts {
         picked.record_result(Outcome::Failure, None);
@@ -199,6 +197,11 @@ mod tests {
                 &[("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT")],
                 Some(3000),
             ),
+            (
+                &[("retry-after", "Sunday, 06-Nov-94 08:49:40 GMT")],
+                Some(3000),
+            ),
+            (&[("retry-after", "Sun Nov  6 08:49:40 1994")], Some(3000)),
             // It has passed.
             (&[("retry-after", "Sun, 06 Nov 1994 08:49:30 GMT")], None),
             (&[("retry-after", "-1")], None),

@@ -19,7 +19,6 @@ use mesh_core::route::filter::{Filter, Ratio};
 use mesh_core::route::http::RequestHead;
 use mesh_core::route::{self, HostMatch};
 use mesh_runtime::metrics::Labels;
-use rand::RngExt as _;
 
 use super::backend::{Backend, RuleBackend};
 use super::mirror::{self, Mirror};
@@ -30,6 +29,7 @@ use crate::context::ProxyContext;
 use crate::discovery::OutboundTarget;
 use crate::error::{Error, Kind};
 use crate::http::Request;
+use crate::random;
 use crate::retry::RetryPolicy;
 use crate::telemetry::http::{EndpointMetrics, ExchangeMetrics};
 use crate::telemetry::labels::Direction;
@@ -521,7 +521,7 @@ fn choose_by_weight<T>(weighted: &[(T, u32)], is_available: impl Fn(&T) -> bool)
     if total == 0 {
         return None;
     }
-    let mut left = rand::rng().random_range(0..total);
+    let mut left = random::below(total);
     available()
         .find(|(_, weight)| match left.checked_sub(u64::from(*weight)) {
             Some(rest) => {
