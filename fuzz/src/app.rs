@@ -63,12 +63,8 @@ pub(crate) fn exchange(bytes: &[u8], split: u8, behavior: AppBehavior) -> Exchan
         let (stream, _) = io.into_plain().expect("a plain connection");
         let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 40_000));
         let inbound = inbound();
-        let serving = spawn_local(inbound.clone().serve(AcceptedConnection {
-            tcp: stream,
-            peer,
-            local: addr,
-            original_dst: addr,
-        }));
+        let accepted = AcceptedConnection::new(stream, peer, addr, addr);
+        let serving = spawn_local(inbound.clone().serve(accepted));
         let (reading, writing) = client.into_split();
         let sending = spawn_local({
             let bytes = bytes.to_vec();

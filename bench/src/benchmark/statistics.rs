@@ -1,5 +1,7 @@
 //! Medians and bootstrap confidence intervals. No I/O.
 
+use xtask::seed::SplitMix;
+
 /// Number of resamples: enough for stable bounds.
 const RESAMPLES: usize = 10_000;
 /// Fixed, so that the same rounds give the same interval on any machine.
@@ -19,12 +21,12 @@ impl Estimate {
     /// Estimates the median of the rounds' values; `None` without values.
     pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         let median = median(values)?;
-        let mut random = SplitMix(SEED);
+        let mut random = SplitMix::new(SEED);
         let mut resampled: Vec<f64> = (0..RESAMPLES)
             .filter_map(|_| {
                 let drawn: Vec<f64> = values
                     .iter()
-                    .map(|_| values[random.below(values.len())])
+                    .map(|_| values[below(&mut random, values.len())])
                     .collect();
                 self::median(&drawn)
             })
@@ -78,23 +80,10 @@ pub(crate) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     (square > 0.0).then(|| both / square)
 }
 
-/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a number below `bound`, which is so far below the generator's range that the bias is
-    /// negligible.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
+/// Draws a number below `bound`, which is so far below the generator's range that the bias is
+/// negligible.
+fn below(random: &mut SplitMix, bound: usize) -> usize {
+    (random.draw() % bound as u64) as usize
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use mesh_core::endpoint::ProtocolHint;
 use tokio::net::TcpStream;
 
-use super::app::{App, Call, Calls, ask, head, http2, message, respond, send, status_of, streams};
+use super::app::{
+    App, Call, Calls, ask, head, http2, message, read, respond, send, status_of, streams,
+};
 use super::world::{CLIENT, Proxy, World, pod, run};
 
 const ORIGIN: &str = "GET /a?b HTTP/1.1\r\nhost: web:80\r\n\r\n";
@@ -123,6 +125,26 @@ fn stream_reset_becomes_502_for_http1_client() {
         answer.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
         let response = message(&mut client).await;
         assert!(response.starts_with("HTTP/1.1 502 "), "{response}");
+    });
+}
+
+/// Linkerd's inbound proxy does not forward the application's 100: the client gets one when its
+/// body is first read, and no other.
+#[test]
+fn expected_100_is_sent_in_place_of_a_proxy_of_another_project() {
+    run(async || {
+        let request =
+            "POST / HTTP/1.1\r\nhost: web\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+        let (mut client, (mut carried, mut answer), _proxy) = carried(request).await;
+        let interim = head(&mut client).await;
+        assert_eq!(interim, "HTTP/1.1 100 Continue\r\n\r\n");
+        send(&mut client, "hi").await;
+        assert_eq!(read(carried.body_mut()).await, "hi");
+        let second = http::Response::builder().status(100).body(()).unwrap();
+        answer.send_informational(second).unwrap();
+        respond(answer).send_data("ok".into(), true).unwrap();
+        let response = head(&mut client).await;
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
     });
 }
 

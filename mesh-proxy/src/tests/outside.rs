@@ -7,7 +7,7 @@ use mesh_core::meta::Meta;
 use mesh_core::policy::outbound::{
     Distribution, OutboundPolicy, OutboundProtocol, TcpVerdict, TlsRoute,
 };
-use mesh_runtime::metrics::{MAX_OUTSIDE, OTHER};
+use mesh_runtime::metrics::{MAX_IDENTITIES, MAX_OUTSIDE, OTHER};
 use mesh_test_support::tls::client_hello;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
@@ -96,6 +96,48 @@ fn series_of_undeclared_ports_are_bounded() {
             assert_eq!(ports.len(), MAX_OUTSIDE + 2, "{family}");
             assert!(ports.contains("80") && ports.contains(OTHER), "{family}");
         }
+    });
+}
+
+/// A tenant has any number of identities, one for each ServiceAccount.
+#[test]
+fn series_of_client_identities_are_bounded() {
+    run(async || {
+        let world = World::new().await;
+        let changes = [
+            ("INBOUND_DEFAULT_POLICY", Some("deny")),
+            ("INBOUND_PORTS", Some("9,80")),
+        ];
+        let proxy = world.proxy_with(WEB, &changes);
+        let connect = async |name: &str| {
+            let tcp = proxy.inbound((POD, 80).into()).await;
+            let mut client = world.connected_as(name, tcp).await;
+            client.write_all(b"\0hello").await.unwrap();
+            let ended = client.read_to_end(&mut Vec::new()).await;
+            assert!(ended.is_err(), "{name} is refused");
+        };
+        connect("first.tenant.test").await;
+        let _clients = proxy.hold_enforcers(MAX_IDENTITIES - 1);
+        for name in [
+            "first.tenant.test",
+            "second.tenant.test",
+            "third.tenant.test",
+        ] {
+            connect(name).await;
+        }
+        for family in ["tcp_open_total", "tcp_read_bytes_total"] {
+            let identities = values(&proxy, family, "client_id");
+            assert_eq!(identities.len(), MAX_IDENTITIES + 1, "{family}");
+            for name in ["first.tenant.test", OTHER] {
+                assert!(identities.contains(name), "{family}: {name}");
+            }
+        }
+        assert_eq!(
+            proxy.metric("tcp_open_total{"),
+            4,
+            "every connection is counted"
+        );
+        assert_eq!(proxy.metric("inbound_tcp_authz_deny_total"), 4);
     });
 }
 

@@ -12,7 +12,6 @@ use mesh_core::profile::Profile;
 use mesh_http2::ErrorCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::advance;
 
 use super::answers::{Answers, detect, first, http_route, service, tcp};
@@ -21,6 +20,7 @@ use super::world::{CLIENT, Proxy, run, settle, while_time_passes};
 use crate::discovery::OutboundTarget;
 use crate::http::{Body, HttpHandler as _, Request, Reset};
 use crate::outbound::http::Http;
+use crate::watch;
 
 /// The address of a Service, which has no listener.
 const SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 80);

@@ -15,6 +15,7 @@ use super::world::{CLIENT, Proxy, WEB, World, run, while_time_passes};
 
 mod ends;
 mod http1;
+mod repeats;
 mod targets;
 
 /// The proxies that a connection passes.
@@ -158,6 +159,10 @@ fn invalid_connect_is_bad_request() {
     for request in [
         "CONNECT / HTTP/1.1\r\nhost: web\r\n\r\n",
         "CONNECT http://web/ HTTP/1.1\r\nhost: web\r\n\r\n",
+        "CONNECT web HTTP/1.1\r\nhost: web\r\n\r\n",
+        "CONNECT web: HTTP/1.1\r\nhost: web\r\n\r\n",
+        "CONNECT web:0 HTTP/1.1\r\nhost: web\r\n\r\n",
+        "CONNECT web:65536 HTTP/1.1\r\nhost: web\r\n\r\n",
         "GET web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n",
     ] {
         each_way(async |way| {

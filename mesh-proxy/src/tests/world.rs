@@ -21,7 +21,6 @@ use mesh_runtime::task;
 use nix::sched::{CloneFlags, unshare};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
-use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, advance, timeout};
 use tonic::Status;
@@ -40,15 +39,17 @@ use crate::tap::Tap;
 use crate::tap_server::{self, TapServer};
 use crate::telemetry::Families;
 use crate::telemetry::http::ResponseDurations;
+use crate::telemetry::labels::Direction;
 use crate::tests::fake_control_plane::ControlPlane;
 use crate::tls::tests::TestCa;
 use crate::tls::{self, Credentials, CredentialsRx, Purpose};
 use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::trace::{self, Tracer};
-use crate::transport::Io;
 use crate::transport::header::{self, TransportHeader};
-use crate::transport::listen::AcceptedConnection;
-use crate::worker::Relief;
+use crate::transport::listen::{self, AcceptedConnection, Listener};
+use crate::transport::{Io, SocketOptions};
+use crate::watch;
+use crate::worker::{self, Relief};
 
 /// The port of direct connections, as in every pod.
 pub(super) const INBOUND_PORT: u16 = 4143;
@@ -119,13 +120,25 @@ impl Still {
 }
 
 /// Advances time until the future completes.
+///
+/// The kernel's timers, such as the one of a delayed acknowledgement, run in real time, which the
+/// proxy's time must not outrun: its first ten seconds take at least 0.1 s.
 pub(super) async fn while_time_passes<T>(waiting: impl Future<Output = T>) -> T {
     tokio::pin!(waiting);
+    let mut steps = 0;
     loop {
         tokio::select! {
             biased;
             done = &mut waiting => return done,
             () = settle() => advance(Duration::from_millis(100)).await,
+        }
+        steps += 1;
+        if steps <= 100 {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "no event tells of the kernel's timers"
+            )]
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -399,11 +412,43 @@ impl Proxy {
         addr
     }
 
+    /// Accepts connections of one direction as a data thread does, above their limit, which must be
+    /// 1, for as long as the second value is kept.
+    pub(super) async fn accept_above_limit(
+        &self,
+        direction: Direction,
+    ) -> (SocketAddr, impl Sized) {
+        let limits = &self.context.shared.limits;
+        let limit = match direction {
+            Direction::Inbound => &limits.inbound_connections,
+            Direction::Outbound => &limits.outbound_connections,
+        };
+        let held = limit.try_acquire(&limits.memory, &self.context.families.refused, || {});
+        assert!(held.is_some());
+        let socket = listen::bind((POD, 0).into(), 16, 1).unwrap().remove(0);
+        let addr = socket.local_addr().unwrap();
+        let listener = Listener::new(socket, SocketOptions::default()).unwrap();
+        let relief = Relief::new(self.inbound.clone(), self.outbound.clone());
+        let serve = |_accepted| async { panic!("a connection above the limit is served") };
+        spawn_local(worker::accept(
+            listener,
+            self.context.clone(),
+            limit.clone(),
+            Rc::new(relief),
+            serve,
+        ));
+        (addr, held)
+    }
+
     /// Serves an admin interface and returns its address.
     pub(super) async fn admin(&self, admin: mesh_runtime::admin::Admin) -> SocketAddr {
         let listener = TcpListener::bind((POD, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
-        spawn_local(crate::admin::serve(listener, admin, self.inbound.clone()));
+        spawn_local(crate::admin::serve(
+            listener.into(),
+            admin,
+            self.inbound.clone(),
+        ));
         addr
     }
 
@@ -414,7 +459,7 @@ impl Proxy {
         let observer = Identity::parse(observer).unwrap();
         let tap = self.context.shared.tap.clone();
         let server = TapServer::new(tap, observer, self.inbound.clone());
-        spawn_local(tap_server::serve(listener, Rc::new(server)));
+        spawn_local(tap_server::serve(listener.into(), Rc::new(server)));
         addr
     }
 
@@ -518,12 +563,8 @@ async fn sockets() -> (TcpStream, TcpStream) {
 }
 
 fn accepted(tcp: TcpStream, port: u16, original_dst: SocketAddr) -> AcceptedConnection {
-    AcceptedConnection {
-        peer: tcp.peer_addr().unwrap(),
-        local: (POD, port).into(),
-        original_dst,
-        tcp,
-    }
+    let peer = tcp.peer_addr().unwrap();
+    AcceptedConnection::new(tcp, peer, (POD, port).into(), original_dst)
 }
 
 /// The message that adds these endpoints.

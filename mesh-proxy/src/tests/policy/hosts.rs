@@ -89,7 +89,7 @@ const USER: &str = "GET http://shut@open/ HTTP/1.1\r\nhost: open\r\n\r\n";
 const TWO_HOSTS: &str = "GET / HTTP/1.1\r\nhost: open\r\nhost: open\r\n\r\n";
 
 /// The host in an HTTP/1 request, and what the application reads or how the request is refused.
-const HTTP1: [(&str, Result<&str, u16>); 10] = [
+const HTTP1: [(&str, Result<&str, u16>); 13] = [
     ("GET / HTTP/1.1\r\nhost: open\r\n\r\n", Ok("host: open\r\n")),
     ("GET / HTTP/1.1\r\nhost: shut\r\n\r\n", Err(404)),
     (ABSOLUTE, Ok("GET http://open/ HTTP/1.1\r\nhost: open\r\n")),
@@ -98,6 +98,12 @@ const HTTP1: [(&str, Result<&str, u16>); 10] = [
     (TWO_HOSTS, Err(400)),
     ("GET / HTTP/1.1\r\nhost: shut@open\r\n\r\n", Err(400)),
     ("GET / HTTP/1.1\r\nhost: o pen\r\n\r\n", Err(400)),
+    ("GET / HTTP/1.1\r\nhost: open:shut\r\n\r\n", Err(400)),
+    (
+        "GET http://open:shut/ HTTP/1.1\r\nhost: open\r\n\r\n",
+        Err(400),
+    ),
+    ("GET http://:80/ HTTP/1.1\r\nhost: open\r\n\r\n", Err(400)),
     ("GET / HTTP/1.0\r\n\r\n", Err(404)),
     (
         "GET http://open/ HTTP/1.0\r\n\r\n",
@@ -140,7 +146,7 @@ async fn check_http1(
 /// `:authority` and every `host`, and what the application reads or how the request is refused.
 type Named = (&'static str, &'static [&'static str]);
 
-const HTTP2: [(Named, Result<Named, u16>); 8] = [
+const HTTP2: [(Named, Result<Named, u16>); 9] = [
     (("open", &[]), Ok(("open", &[]))),
     (("open", &["open"]), Ok(("open", &["open"]))),
     (("open", &["shut"]), Ok(("open", &["open"]))),
@@ -148,6 +154,7 @@ const HTTP2: [(Named, Result<Named, u16>); 8] = [
     (("open", &["open", "shut"]), Err(400)),
     (("open", &["open", "open"]), Err(400)),
     (("shut@open", &[]), Err(400)),
+    ((":80", &["open"]), Err(400)),
     (("shut", &[]), Err(404)),
 ];
 

@@ -162,6 +162,8 @@ fn other_statuses_are_not_retried() {
         run(async || {
             let mut call = GrpcCall::unary(1).await;
             with_trailers(call.next().await, &["response"], code);
+            settle().await;
+            assert_eq!(counted(&call.scene, "successes"), 0, "none of a retry");
             let (_, data, trailers) = call.answer().await;
             assert_eq!((data.as_str(), &trailers), ("response", &status(code)));
         });

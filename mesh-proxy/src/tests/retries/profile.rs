@@ -1,13 +1,14 @@
 //! Routes of ServiceProfiles, whose budget bounds the retries of all requests.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use mesh_core::profile::{Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch};
 use mesh_core::resilience::RetryBudget;
 use mesh_core::route::AnchoredRegex;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, timeout};
 
 use super::{Answer, GET, Scene, ScriptedApp, WEB, http_policy, rule, status_of};
 use crate::tests::app::{App, Speaks, http2, read, streams};
@@ -38,9 +39,10 @@ fn profile(route: ProfileRoute, retry_budget: Option<RetryBudget>) -> Profile {
     }
 }
 
-async fn scene(profile: Profile, app: &ScriptedApp) -> Scene {
+/// A client of the Service whose only endpoint has this address.
+async fn scene(profile: Profile, app: SocketAddr) -> Scene {
     let policy = http_policy(rule(None, &[WEB]));
-    Scene::scripted(policy, profile, &[(WEB, vec![app.addr])], &[]).await
+    Scene::scripted(policy, profile, &[(WEB, vec![app])], &[]).await
 }
 
 /// The sum of the series of a family that have this label.
@@ -64,7 +66,7 @@ fn failures_of_retryable_route_are_retried_and_counted() {
             Answer::Status(200),
         ];
         let app = ScriptedApp::start(&answers).await;
-        let scene = scene(profile(route(true), Some(BUDGET)), &app).await;
+        let scene = scene(profile(route(true), Some(BUDGET)), app.addr).await;
         let post = "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 2\r\n\r\nab";
         assert_eq!(status_of(&scene.ask(post).await), 200);
         assert_eq!(app.count(), 3);
@@ -111,7 +113,7 @@ fn budget_bounds_the_load_of_a_total_failure() {
             min_per_second: 1,
             ..BUDGET
         };
-        let scene = scene(profile(route(true), Some(budget)), &app).await;
+        let scene = scene(profile(route(true), Some(budget)), app.addr).await;
         let mut client = scene.client().await;
         for _ in 0..20 {
             crate::tests::app::send(&mut client, GET).await;
@@ -138,7 +140,7 @@ fn budget_bounds_the_load_of_a_total_failure() {
 fn one_request_is_retried_ten_times_at_most() {
     run(async || {
         let app = ScriptedApp::start(&[Answer::Status(503)]).await;
-        let scene = scene(profile(route(true), Some(BUDGET)), &app).await;
+        let scene = scene(profile(route(true), Some(BUDGET)), app.addr).await;
         assert_eq!(scene.get(Speaks::Http1).await, 503);
         assert_eq!(app.count(), 11);
     });
@@ -154,7 +156,7 @@ fn requests_without_budget_or_permission_are_not_retried() {
     for (retryable, budget) in [(false, Some(BUDGET)), (true, None), (true, Some(invalid))] {
         run(async || {
             let app = ScriptedApp::start(&[Answer::Status(503)]).await;
-            let scene = scene(profile(route(retryable), budget), &app).await;
+            let scene = scene(profile(route(retryable), budget), app.addr).await;
             assert_eq!(scene.get(Speaks::Http1).await, 503);
             assert_eq!(app.count(), 1, "{retryable} {budget:?}");
         });
@@ -177,7 +179,7 @@ fn response_classes_decide_what_is_retried_and_how_it_is_counted() {
             response_classes: vec![class(404, true), class(500, false)],
             ..route(true)
         };
-        let scene = scene(profile(route, Some(BUDGET)), &app).await;
+        let scene = scene(profile(route, Some(BUDGET)), app.addr).await;
         assert_eq!(scene.get(Speaks::Http1).await, 500);
         assert_eq!(app.count(), 2);
         let failures = "classification=\"failure\"";
@@ -194,7 +196,7 @@ fn timeout_of_the_route_covers_its_retries() {
             timeout: Some(Duration::from_millis(300)),
             ..route(true)
         };
-        let scene = scene(profile(route, Some(BUDGET)), &app).await;
+        let scene = scene(profile(route, Some(BUDGET)), app.addr).await;
         let start = Instant::now();
         assert_eq!(scene.get(Speaks::Http1).await, 504);
         assert!(start.elapsed() < Duration::from_secs(1));
@@ -206,9 +208,7 @@ fn timeout_of_the_route_covers_its_retries() {
 fn grpc_call_is_retried_by_the_status_in_its_trailers() {
     run(async || {
         let app = App::start().await;
-        let policy = http_policy(rule(None, &[WEB]));
-        let profile = profile(route(true), Some(BUDGET));
-        let scene = Scene::scripted(policy, profile, &[(WEB, vec![app.addr])], &[]).await;
+        let scene = scene(profile(route(true), Some(BUDGET)), app.addr).await;
         let mut client = http2(scene.client().await).await;
         let call = http::Request::post("http://web/shop.Cart/Add")
             .header("content-type", "application/grpc")
@@ -240,5 +240,27 @@ fn grpc_call_is_retried_by_the_status_in_its_trailers() {
             sum(&scene, "route_response_total", "grpc_status=\"0\""),
             1.0
         );
+    });
+}
+
+/// The trailers of gRPC are waited for, and no others.
+#[test]
+fn response_of_http_is_forwarded_before_its_body_is_complete() {
+    run(async || {
+        let app = App::start().await;
+        let scene = scene(profile(route(true), Some(BUDGET)), app.addr).await;
+        let mut client = http2(scene.client().await).await;
+        let get = http::Request::get("http://web/").body(()).unwrap();
+        let (response, _) = client.send_request(get, true).unwrap();
+        let asking = spawn_local(response);
+        let mut calls = streams(app.accept().await).await;
+        let (_, mut respond) = while_time_passes(calls.recv()).await.unwrap();
+        let mut body = respond
+            .send_response(http::Response::new(()), false)
+            .unwrap();
+        let response = while_time_passes(timeout(Duration::from_secs(60), asking)).await;
+        let mut answer = response.expect("the headers").unwrap().unwrap().into_body();
+        body.send_data("late".into(), true).unwrap();
+        assert_eq!(read(&mut answer).await, "late");
     });
 }

@@ -5,11 +5,13 @@ use std::io::ErrorKind;
 use tokio::time::timeout;
 
 use super::*;
+use crate::inbound::MAX_ENFORCERS;
+use crate::telemetry::labels::Direction;
 
 /// Longer than any time limit of the proxy that applies here.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn reset(socket: TcpStream) {
+pub(super) fn reset(socket: TcpStream) {
     let linger = Some(Duration::ZERO);
     socket2::SockRef::from(&socket).set_linger(linger).unwrap();
     drop(socket);
@@ -139,6 +141,19 @@ fn connection_to_a_missing_application_is_reset() {
     });
 }
 
+/// Without a byte, and without waiting for one: it would be refused at once.
+#[test]
+fn silent_client_of_a_missing_application_is_reset_at_once() {
+    each_way(async |way| {
+        let between = Between::new(way, unused_addr().await).await;
+        let mut client = between.connect().await;
+        let begin = Instant::now();
+        let ended = to_end(&mut client).await;
+        assert_eq!(ended, (String::new(), End::Rst), "{way:?}");
+        assert!(begin.elapsed() < Duration::from_secs(8), "{way:?}");
+    });
+}
+
 /// The end of the connection is the end of the response, so that a reset must not become a FIN.
 #[test]
 fn response_until_close_that_is_reset_is_not_complete() {
@@ -179,9 +194,10 @@ fn response_until_close_that_is_reset_is_not_complete() {
     });
 }
 
-/// As a download that breaks off: the client can continue after the bytes that the server has sent.
+/// As a download that breaks off: the client can continue after the bytes that the server has sent,
+/// and learns whether the server has closed or reset its connection.
 #[test]
-fn bytes_before_the_end_of_an_incomplete_response_reach_the_client() {
+fn incomplete_response_ends_as_the_server_has_ended_it() {
     each_way(async |way| {
         for framing in [
             "content-length: 10\r\n\r\n",
@@ -198,10 +214,11 @@ fn bytes_before_the_end_of_an_incomplete_response_reach_the_client() {
                 } else {
                     drop(server);
                 }
-                let (response, _) = to_end(&mut client).await;
+                let (response, end) = to_end(&mut client).await;
+                let expected = if is_reset { End::Rst } else { End::Fin };
                 assert!(
-                    response.contains("half"),
-                    "{way:?}, {is_reset}, {framing}: {response:?}"
+                    response.contains("half") && end == expected,
+                    "{way:?}, {is_reset}, {framing}: {response:?} {end:?}"
                 );
             }
         }
@@ -238,6 +255,84 @@ fn opaque_connection_that_the_policy_refuses_is_reset() {
         let mut client = proxy.inbound(app.addr).await;
         client.write_all(b"\0hello").await.unwrap();
         assert_eq!(to_end(&mut client).await, (String::new(), End::Rst));
+    });
+}
+
+/// A client that waits for the server to speak first, and one that has nothing to say.
+#[test]
+fn client_without_a_byte_that_the_policy_refuses_is_reset() {
+    run(async || {
+        for finishes in [false, true] {
+            let world = World::new().await;
+            let denied = ("INBOUND_DEFAULT_POLICY", Some("deny"));
+            let proxy = world.proxy_with(WEB, &[denied]);
+            let app = App::start().await;
+            let mut client = proxy.inbound(app.addr).await;
+            if finishes {
+                client.shutdown().await.unwrap();
+            }
+            let ended = to_end(&mut client).await;
+            assert_eq!(ended, (String::new(), End::Rst), "{finishes}");
+        }
+    });
+}
+
+#[test]
+fn connection_that_the_proxy_cannot_serve_is_reset() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy_with(WEB, &[("INBOUND_IPS", Some("10.77.0.1"))]);
+        let app = App::start().await;
+        let foreign = SocketAddr::from(([10, 77, 0, 2], app.addr.port()));
+        let own_port = SocketAddr::from((app.addr.ip(), 4140));
+        for dst in [foreign, own_port] {
+            let mut client = proxy.inbound(dst).await;
+            let ended = to_end(&mut client).await;
+            assert_eq!(ended, (String::new(), End::Rst), "inbound to {dst}");
+        }
+        let mut client = proxy.outbound(own_port).await;
+        let ended = to_end(&mut client).await;
+        assert_eq!(ended, (String::new(), End::Rst), "outbound to itself");
+        let held = proxy.hold_enforcers(MAX_ENFORCERS);
+        let mut client = proxy.inbound(app.addr).await;
+        let ended = to_end(&mut client).await;
+        assert_eq!(ended, (String::new(), End::Rst), "{} clients", held.len());
+    });
+}
+
+#[test]
+fn connection_above_the_limit_is_reset() {
+    run(async || {
+        let world = World::new().await;
+        for direction in [Direction::Inbound, Direction::Outbound] {
+            let limits = [
+                ("MESH_PROXY_INBOUND_MAX_CONNECTIONS", Some("1")),
+                ("MESH_PROXY_OUTBOUND_MAX_CONNECTIONS", Some("1")),
+            ];
+            let proxy = world.proxy_with(WEB, &limits);
+            let (addr, _held) = proxy.accept_above_limit(direction).await;
+            let mut client = TcpStream::connect(addr).await.unwrap();
+            let ended = to_end(&mut client).await;
+            assert_eq!(ended, (String::new(), End::Rst), "{direction:?}");
+        }
+    });
+}
+
+/// A connection that carries nothing when the proxy ends has not been served, for either side.
+#[test]
+fn silent_connection_is_reset_on_both_sides_when_the_proxy_drains() {
+    each_way(async |way| {
+        let (mut client, app, between) = open(way).await;
+        let mut server = while_time_passes(app.accept()).await;
+        let proxy = match way {
+            Way::Outbound | Way::Both => &between.client,
+            Way::Inbound => &between.server,
+        };
+        let _drained = proxy.drain();
+        for side in [&mut client, &mut server] {
+            let ended = to_end(side).await;
+            assert_eq!(ended, (String::new(), End::Rst), "{way:?}");
+        }
     });
 }
 

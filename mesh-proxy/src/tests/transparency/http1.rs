@@ -27,7 +27,7 @@ const PLAIN: Exchange = Exchange {
 };
 
 #[rustfmt::skip]
-const EXCHANGES: [Exchange; 21] = [
+const EXCHANGES: [Exchange; 24] = [
     PLAIN,
     Exchange {
         name: "headers of a connection",
@@ -133,6 +133,14 @@ const EXCHANGES: [Exchange; 21] = [
         ..PLAIN
     },
     Exchange {
+        name: "the versions of WebSocket that a server speaks",
+        request: "GET / HTTP/1.1\r\nhost: web\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 25\r\n\r\n",
+        arrives: &["\r\nupgrade: websocket\r\n", "\r\nsec-websocket-version: 25\r\n"],
+        response: "HTTP/1.1 400 Bad Request\r\nsec-websocket-version: 13\r\nsec-websocket-version: 8, 7\r\ncontent-length: 0\r\n\r\n",
+        returns: &["HTTP/1.1 400 ", "\r\nsec-websocket-version: 13\r\n", "\r\nsec-websocket-version: 8, 7\r\n"],
+        ..PLAIN
+    },
+    Exchange {
         name: "quotes in the target",
         request: "GET /a`\"?q={\"b\":`1`} HTTP/1.1\r\nhost: web\r\n\r\n",
         arrives: &["GET /a`\"?q={\"b\":`1`} HTTP/1.1\r\n"],
@@ -163,6 +171,30 @@ const EXCHANGES: [Exchange; 21] = [
         name: "a length twice in a 304",
         response: "HTTP/1.1 304 Not Modified\r\ncontent-length: 5, 5\r\n\r\n",
         returns: &["\r\ncontent-length: 5\r\n"],
+        ..PLAIN
+    },
+    Exchange {
+        name: "fields for the application and its client",
+        request: "OPTIONS /a HTTP/1.1\r\nhost: web\r\nmax-forwards: 0\r\nvia: 1.0 a, 1.1 b\r\nreferer: http://web/b\r\nuser-agent: test (x)\r\nauthorization: Basic eDp5\r\nrange: lines=1-2\r\nif-match: \"a\"\r\nif-none-match: *\r\nif-range: \"a\"\r\nif-unmodified-since: Sun, 06 Nov 1994 08:49:37 GMT\r\ntrailer: x-sum\r\nx-two: b\r\nx-unknown: 1\r\nx-two: a,, c\r\n\r\n",
+        arrives: &[
+            "OPTIONS /a HTTP/1.1\r\n", "\r\nmax-forwards: 0\r\n", "\r\nvia: 1.0 a, 1.1 b\r\n", "\r\nreferer: http://web/b\r\n",
+            "\r\nuser-agent: test (x)\r\n", "\r\nauthorization: Basic eDp5\r\n", "\r\nrange: lines=1-2\r\n", "\r\nif-match: \"a\"\r\n",
+            "\r\nif-none-match: *\r\n", "\r\nif-range: \"a\"\r\n", "\r\nif-unmodified-since: Sun, 06 Nov 1994 08:49:37 GMT\r\n",
+            "\r\ntrailer: x-sum\r\n", "\r\nx-two: b\r\nx-two: a,, c\r\n", "\r\nx-unknown: 1\r\n",
+        ],
+        response: "HTTP/1.1 206 Partial Content\r\nserver: app (x)\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\nvia: 1.1 c\r\nallow: GET, PURGE\r\nwww-authenticate: Basic realm=\"a, b\"\r\nauthentication-info: a=1\r\ncontent-range: lines 1-2/9\r\ncontent-encoding: gzip\r\netag: \"a\"\r\ncache-control: no-transform\r\nset-cookie: b=1\r\nx-unknown: 1\r\nset-cookie: a=2\r\ncontent-length: 5\r\n\r\nworld",
+        returns: &[
+            "HTTP/1.1 206 Partial Content\r\n", "\r\nserver: app (x)\r\n", "\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n", "\r\nvia: 1.1 c\r\n",
+            "\r\nallow: GET, PURGE\r\n", "\r\nwww-authenticate: Basic realm=\"a, b\"\r\n", "\r\nauthentication-info: a=1\r\n",
+            "\r\ncontent-range: lines 1-2/9\r\n", "\r\ncontent-encoding: gzip\r\n", "\r\netag: \"a\"\r\n", "\r\ncache-control: no-transform\r\n",
+            "\r\nset-cookie: b=1\r\nset-cookie: a=2\r\n", "\r\nx-unknown: 1\r\n", "\r\n\r\nworld",
+        ],
+        ..PLAIN
+    },
+    Exchange {
+        name: "a status that no RFC permits",
+        response: "HTTP/1.1 799 Odd\r\ncontent-length: 0\r\n\r\n",
+        returns: &["HTTP/1.1 799 "],
         ..PLAIN
     },
     Exchange {

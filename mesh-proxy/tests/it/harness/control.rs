@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mesh_core::trust_bundle::TrustBundle;
 use mesh_api::proto::destination as dst;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
 use mesh_core::profile::Profile;
+use mesh_core::trust_bundle::TrustBundle;
 use mesh_test_support::certificates::TestCa;
 use mesh_test_support::control_plane::{Messages, channel, serve_connection};
 use parking_lot::Mutex;
