@@ -1,0 +1,23 @@
+//! The oracle of transparency: *scripts* say what a client and a server do, `world` plays them on
+//! the simulated network, `compare` says how two runs differ, and `differences` which differences
+//! are allowed. docs/simulation.md explains the use.
+
+pub mod check;
+pub mod compare;
+pub mod corpus;
+pub mod differences;
+pub mod facts;
+pub mod generate;
+mod http1;
+mod http2;
+pub mod message;
+pub mod observation;
+mod peer;
+pub mod planted;
+pub mod pods;
+pub mod report;
+pub mod requests;
+pub mod script;
+pub mod shrink;
+mod websocket;
+pub mod world;
