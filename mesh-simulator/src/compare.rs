@@ -1,0 +1,182 @@
+//! The relation between two runs of a script: they must have the same facts, except for what the
+//! network decides when a connection is reset, and for the rows of `differences`.
+
+use std::collections::BTreeSet;
+
+use crate::differences::{self, Context, Difference};
+use crate::facts::{Aspect, Change, Facts, Key, Subject, shared_names};
+use crate::requests::Requests;
+use crate::script::Protocol;
+use crate::world::Position;
+
+/// What two runs have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    pub protocol: Protocol,
+    pub position: Position,
+    /// What the script's clients send.
+    pub requests: &'a Requests,
+}
+
+/// The facts that differ beyond the relation.
+pub fn changes(direct: &Facts, mesh: &Facts) -> Vec<Change> {
+    let keys: BTreeSet<&Key> = direct.keys().chain(mesh.keys()).collect();
+    let keys = keys.into_iter();
+    keys.map(|key| Change {
+        key: key.clone(),
+        direct: direct.get(key).cloned(),
+        mesh: mesh.get(key).cloned(),
+    })
+    .filter(|change| !agrees(change, direct, mesh))
+    .collect()
+}
+
+/// The changes that no row of the table allows, compared with the direct run that is most alike.
+/// Chance decides between direct runs: what one of them shows is transparent.
+pub fn unexplained(case: Case<'_>, direct: &[Facts], mesh: &Facts) -> Vec<Change> {
+    let all = direct.iter().map(|direct| {
+        let unexplained = judged(case, direct, mesh).filter(|(_, row)| row.is_none());
+        unexplained.map(|(change, _)| change).collect::<Vec<_>>()
+    });
+    all.min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// The changes compared with the run that is most alike.
+pub fn least_changes(runs: &[Facts], other: &Facts) -> Vec<Change> {
+    let all = runs.iter().map(|run| changes(run, other));
+    all.min_by_key(Vec::len).unwrap_or_default()
+}
+
+/// The names of the rows that allow changes between two runs.
+pub fn rows(case: Case<'_>, direct: &Facts, mesh: &Facts) -> BTreeSet<&'static str> {
+    let rows = judged(case, direct, mesh).filter_map(|(_, row)| row);
+    rows.map(|row| row.name).collect()
+}
+
+/// The changes between two runs, each with the row that allows it.
+fn judged<'a>(
+    case: Case<'a>,
+    direct: &'a Facts,
+    mesh: &'a Facts,
+) -> impl Iterator<Item = (Change, Option<&'static Difference>)> + use<'a> {
+    let context = Context {
+        protocol: case.protocol,
+        position: case.position,
+        requests: case.requests,
+        direct,
+        mesh,
+    };
+    changes(direct, mesh).into_iter().map(move |change| {
+        let row = differences::find(&context, &change);
+        (change, row)
+    })
+}
+
+fn agrees(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
+    let (Some(left), Some(right)) = (&change.direct, &change.mesh) else {
+        return false;
+    };
+    if left == right {
+        return true;
+    }
+    match change.key.aspect {
+        Aspect::Bytes | Aspect::Tunnel | Aspect::Body => {
+            let is_cut = |facts: &Facts| is_cut_short(&change.key, facts);
+            let is_prefix = left.starts_with(right) || right.starts_with(left);
+            is_prefix && is_cut(direct) && is_cut(mesh)
+        }
+        Aspect::Order => same_order(left, right),
+        _ => false,
+    }
+}
+
+/// Whether an RST has ended the message or connection of the bytes. It discards bytes in flight
+/// (RFC 9293, section 3.10.7.4), and the network decides which.
+fn is_cut_short(key: &Key, facts: &Facts) -> bool {
+    let aspects = match key.subject {
+        Subject::Response(..) | Subject::Request(_) => [Aspect::End, Aspect::End],
+        _ => [Aspect::Ending, Aspect::IdleEnding],
+    };
+    aspects.into_iter().any(|aspect| {
+        let value = facts.get(&Key {
+            aspect,
+            ..key.clone()
+        });
+        value.is_some_and(|value| {
+            value == b"RST" || value == b"cut by RST" || value.starts_with(b"reset with ")
+        })
+    })
+}
+
+/// Names that both have follow each other alike. A name that only one has is a change of its own.
+fn same_order(left: &[u8], right: &[u8]) -> bool {
+    let [left, right] = shared_names(left, right);
+    left == right
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Side;
+
+    fn key(aspect: Aspect) -> Key {
+        Key {
+            peer: Side::Server,
+            subject: Subject::Connection(1),
+            aspect,
+        }
+    }
+
+    fn facts(all: &[(Aspect, &str)]) -> Facts {
+        let all = all.iter().cloned();
+        all.map(|(aspect, value)| (key(aspect), value.into()))
+            .collect()
+    }
+
+    #[test]
+    fn equal_facts_have_no_changes() {
+        let all = facts(&[(Aspect::Bytes, "abc"), (Aspect::Ending, "FIN")]);
+        assert_eq!(changes(&all, &all), []);
+    }
+
+    #[test]
+    fn missing_and_different_facts_are_changes() {
+        let left = facts(&[(Aspect::Bytes, "abc"), (Aspect::Ending, "FIN")]);
+        let right = facts(&[(Aspect::Bytes, "abd")]);
+        assert_eq!(changes(&left, &right).len(), 2);
+        assert_eq!(changes(&right, &left).len(), 2);
+    }
+
+    #[test]
+    fn bytes_may_be_missing_only_where_both_were_reset() {
+        let with = |bytes, ending| facts(&[(Aspect::Bytes, bytes), (Aspect::Ending, ending)]);
+        assert_eq!(changes(&with("abc", "RST"), &with("a", "RST")), []);
+        assert_eq!(changes(&with("", "RST"), &with("abc", "RST")), []);
+        assert_eq!(changes(&with("abc", "RST"), &with("ac", "RST")).len(), 1);
+        assert_eq!(changes(&with("abc", "FIN"), &with("a", "FIN")).len(), 1);
+        assert_eq!(changes(&with("abc", "RST"), &with("a", "FIN")).len(), 2);
+    }
+
+    #[test]
+    fn order_is_compared_among_shared_names() {
+        let with = |order| facts(&[(Aspect::Order, order)]);
+        assert_eq!(changes(&with("a\nb\nc"), &with("a\nl5d\nc")), []);
+        assert_eq!(changes(&with("a\nb"), &with("b\na")).len(), 1);
+    }
+
+    #[test]
+    fn the_direct_run_that_is_most_alike_counts() {
+        let left = [
+            facts(&[(Aspect::Bytes, "a")]),
+            facts(&[(Aspect::Bytes, "b")]),
+        ];
+        let mesh = facts(&[(Aspect::Bytes, "b")]);
+        let case = Case {
+            protocol: Protocol::Tcp,
+            position: Position::Both,
+            requests: &Requests::default(),
+        };
+        assert_eq!(unexplained(case, &left, &mesh), []);
+        assert_eq!(unexplained(case, &left[..1], &mesh).len(), 1);
+    }
+}
