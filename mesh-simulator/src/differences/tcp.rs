@@ -1,0 +1,102 @@
+//! Differences of connections without messages.
+
+use super::{Context, Difference, accepted, sibling};
+use crate::facts::{Aspect, Change, Facts, Key, Subject};
+use crate::script::Side;
+
+pub(super) static ROWS: [Difference; 3] = [
+    Difference {
+        name: "unseen-client",
+        what: "A server does not see a connection whose client resets it before the proxy has opened one to the server.",
+        why: "The proxy opens its connection when it knows the destination and, with detection, the protocol. A client that \
+          has reset its connection by then reads nothing, and RFC 9293 §3.10.7.4 promises delivery of nothing.",
+        affected: "Servers that count or log connections without bytes; port scans and TCP health checks that reset.",
+        script: "tcp/reset-at-once",
+        removal: "A connection to the server before detection, which would reach servers that the policy has not authorized \
+              yet.",
+        applies: is_unseen_client,
+    },
+    Difference {
+        name: "refused-after-accepting",
+        what: "A client whose server refuses connections is connected first, and then reset.",
+        why: "The proxy accepts the connection before it knows the destination; RFC 9293 has no way to refuse after that \
+          but RST.",
+        affected: "Clients that probe whether a port is open by connecting alone.",
+        script: "tcp/refused",
+        removal: "A decision in the kernel: `mesh_open_ports` refuses for the pod's own ports already (ADR 0186).",
+        applies: is_refused_late,
+    },
+    Difference {
+        name: "unfinished-client-hello",
+        what: "A client that sends the beginning of a ClientHello, and not the rest within the detection time, is reset.",
+        why: "Security: the proxy does not know the client's identity, and holds the client's bytes in its memory (ADR 0160).",
+        affected: "Clients that stop within a ClientHello, and protocols that begin with the bytes 0x16 0x03.",
+        script: "tcp/unfinished-client-hello",
+        removal: "Forwarding such a connection as opaque plaintext where the policy admits clients without an identity.",
+        applies: is_unfinished_hello,
+    },
+];
+
+fn is_unseen_client(context: &Context<'_>, change: &Change) -> bool {
+    let is_about_connections = change.key.peer == Side::Server
+        && matches!(change.key.subject, Subject::Peer | Subject::Connection(_));
+    let unseen = accepted(context.direct).saturating_sub(accepted(context.mesh));
+    let resets = resetting_clients(context.direct);
+    is_about_connections && unseen > 0 && unseen <= resets && change.mesh.as_deref() != Some(b"FIN")
+}
+
+fn is_unfinished_hello(context: &Context<'_>, change: &Change) -> bool {
+    let mut received = context.direct.iter().filter(|(key, _)| {
+        let is_servers = key.peer == Side::Server && key.aspect == Aspect::Bytes;
+        is_servers && matches!(key.subject, Subject::Connection(_))
+    });
+    context.position.has_server_proxy()
+        && accepted(context.mesh) < accepted(context.direct)
+        && received.any(|(_, bytes)| is_unfinished_record(bytes))
+        && match change.key.peer {
+            Side::Server => true,
+            Side::Client => {
+                sibling(context.mesh, &change.key, Aspect::Ending) == Some(b"RST".as_slice())
+            }
+        }
+}
+
+/// The beginning of a handshake record of TLS (RFC 8446, section 5.1).
+fn is_unfinished_record(bytes: &[u8]) -> bool {
+    let length = bytes.get(3..5);
+    let length = length.map(|length| usize::from(length[0]) << 8 | usize::from(length[1]));
+    bytes.starts_with(&[0x16, 3]) && length.is_none_or(|length| bytes.len() < 5 + length)
+}
+
+fn is_refused_late(context: &Context<'_>, change: &Change) -> bool {
+    let fact = |facts: &Facts, aspect| {
+        let value = sibling(facts, &change.key, aspect);
+        value.map(<[u8]>::to_vec)
+    };
+    let is_clients =
+        change.key.peer == Side::Client && matches!(change.key.subject, Subject::Connection(_));
+    is_clients
+        && fact(context.direct, Aspect::Refused).is_some()
+        && fact(context.mesh, Aspect::Bytes).is_none_or(|bytes| bytes.is_empty())
+        && [Aspect::Ending, Aspect::IdleEnding]
+            .into_iter()
+            .any(|ending| fact(context.mesh, ending).as_deref() == Some(b"RST"))
+}
+
+/// Clients that have closed their connection and have received nothing.
+fn resetting_clients(facts: &Facts) -> usize {
+    let keys = facts.iter().filter(|(key, value)| {
+        key.peer == Side::Client
+            && key.aspect == Aspect::Ending
+            && value.as_slice() == b"closed here"
+            && facts.get(&bytes_of(key)).is_none_or(Vec::is_empty)
+    });
+    keys.count()
+}
+
+fn bytes_of(key: &Key) -> Key {
+    Key {
+        aspect: Aspect::Bytes,
+        ..key.clone()
+    }
+}
