@@ -1,0 +1,163 @@
+//! [`Campaign`]: plays scripts one after the other, and reports those whose runs differ.
+
+use mesh_simulator::check::{Failure, Place, check, replay, setting};
+use mesh_simulator::facts::{self, Aspect, Change, Facts};
+use mesh_simulator::report::{diagram, side_by_side, value};
+use mesh_simulator::script::Script;
+use mesh_simulator::shrink::shrink;
+use mesh_simulator::world::{self, Run, Setting};
+use xtask::print_lines;
+
+/// Failures beyond this many are counted, not shrunk and printed.
+const MAX_REPORTS: usize = 10;
+
+/// The scripts that were played, and the ones that differ.
+pub(crate) struct Campaign {
+    places: Vec<Place>,
+    replays: bool,
+    is_verbose: bool,
+    is_brief: bool,
+    played: u64,
+    failed: Vec<String>,
+}
+
+impl Campaign {
+    pub(crate) fn new(places: Vec<Place>, replays: bool, is_verbose: bool, is_brief: bool) -> Self {
+        Self {
+            places,
+            replays,
+            is_verbose,
+            is_brief,
+            played: 0,
+            failed: Vec::new(),
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    pub(crate) fn summary(&self, seed: u64) -> String {
+        let Self { played, failed, .. } = self;
+        let mut text = format!("seed {seed}: {played} scripts, {} differ", failed.len());
+        if !failed.is_empty() {
+            text.push_str(&format!(": {}", failed.join(", ")));
+        }
+        text
+    }
+
+    /// Plays a script, and prints a failure.
+    pub(crate) fn play(&mut self, name: &str, script: &Script, seed: u64) -> anyhow::Result<()> {
+        if self.is_verbose {
+            print_lines(&[name.to_owned()])?;
+        }
+        self.played += 1;
+        let failure = check(script, seed, &self.places)?;
+        if let Some(failure) = failure {
+            self.failed.push(name.to_owned());
+            if self.failed.len() <= MAX_REPORTS && !self.is_brief {
+                report(name, script, seed, &failure, !self.replays)?;
+            }
+        } else if self.replays {
+            for place in &self.places {
+                let setting = setting(script, seed, 0, *place);
+                show(script, &setting)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints the facts of a run, and its trace.
+fn show(script: &Script, setting: &Setting) -> anyhow::Result<()> {
+    let run = world::run(script, setting, true)?;
+    let facts = facts::of_run(&run.observed, script.protocol);
+    print_lines(&[format!("--- {:?}", setting.position)])?;
+    print_lines(&side_by_side(&facts, &facts))?;
+    print_lines(&diagram(&run.events))?;
+    Ok(())
+}
+
+/// Prints all about a failure, with the smallest script that differs so if it `shrinks`.
+fn report(
+    name: &str,
+    script: &Script,
+    seed: u64,
+    failure: &Failure,
+    shrinks: bool,
+) -> anyhow::Result<()> {
+    let mut last = failure.clone();
+    let fails = |script: &Script| {
+        let found = check(script, seed, &[failure.place]).ok().flatten();
+        let is_same = found.filter(|found| is_alike(found, failure));
+        is_same.map(|found| last = found).is_some()
+    };
+    let smallest = if shrinks {
+        shrink(script, fails)
+    } else {
+        script.clone()
+    };
+    let [direct, other] = replay(&smallest, seed, &last)?;
+    let facts_of = |run: &Run| -> Facts { facts::of_run(&run.observed, smallest.protocol) };
+    let mut lines = vec![
+        format!("✗ {name}: runs differ at {}, seed {seed}", failure.place),
+        format!("  {:?}", last.setting),
+    ];
+    for change in &last.changes {
+        let (left, right) = (value(change.direct.as_ref()), value(change.mesh.as_ref()));
+        lines.push(format!("  {}: {left} ≠ {right}", change.key));
+    }
+    let broken = last.broken.iter();
+    lines.extend(broken.map(|broken| format!("  broken: {broken}")));
+    lines.push("--- the smallest script that differs so".to_owned());
+    lines.extend(smallest.to_string().lines().map(str::to_owned));
+    lines.push("--- observations".to_owned());
+    lines.extend(side_by_side(&facts_of(&direct), &facts_of(&other)));
+    lines.push("--- direct".to_owned());
+    lines.extend(diagram(&direct.events));
+    lines.push("--- other run".to_owned());
+    lines.extend(diagram(&other.events));
+    lines.push(format!(
+        "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {}",
+        failure.place
+    ));
+    print_lines(&lines)?;
+    Ok(())
+}
+
+/// A smaller script must leave something behind too, or differ in the most telling way.
+fn is_alike(found: &Failure, failure: &Failure) -> bool {
+    let Some(telling) = most_telling(&failure.changes) else {
+        return !found.broken.is_empty();
+    };
+    let mut changes = found.changes.iter();
+    changes.any(|change| {
+        change.key.peer == telling.key.peer
+            && change.key.aspect == telling.key.aspect
+            && is_alike_value(change.direct.as_deref(), telling.direct.as_deref())
+            && is_alike_value(change.mesh.as_deref(), telling.mesh.as_deref())
+    })
+}
+
+/// A change of a message or of bytes rather than one of a connection; the client's first.
+fn most_telling(changes: &[Change]) -> Option<&Change> {
+    changes.iter().min_by_key(|change| {
+        let is_about_connection = matches!(
+            change.key.aspect,
+            Aspect::Connections | Aspect::StoppedAt | Aspect::IdleEnding | Aspect::Order
+        );
+        (is_about_connection, change.key.peer)
+    })
+}
+
+/// Short values must stay; content and lists may become shorter.
+fn is_alike_value(found: Option<&[u8]>, value: Option<&[u8]>) -> bool {
+    match (found, value) {
+        (Some(found), Some(value)) => found == value || value.len() > SHORT,
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Statuses and the ways of ending are not longer.
+const SHORT: usize = 24;
