@@ -7,6 +7,7 @@ use crate::demo::DemoOptions;
 use crate::fuzz::FuzzOptions;
 use crate::image::ImageOptions;
 use crate::measurement::MeasurementOptions;
+use crate::mutants::MutantsOptions;
 use crate::setup::SetupOptions;
 
 /// Every automation of this repository.
@@ -32,7 +33,7 @@ pub(crate) enum Task {
     Ci,
     /// Check the repository's conventions
     Tidy,
-    /// Format the code of both workspaces
+    /// Format the code of all workspaces
     Fmt {
         /// Only check; fail if a file is not formatted
         #[arg(long)]
@@ -60,8 +61,15 @@ pub(crate) enum Task {
     /// Plant the faults of docs/reliability.md and judge the promises under them
     #[command(disable_help_flag = true)]
     Chaos(MeasurementOptions),
+    /// Play scripts of a client and a server, and compare what they observe; with `--controllers`,
+    /// run the controllers against an API server that fails (docs/simulation.md)
+    #[command(disable_help_flag = true)]
+    Simulate(MeasurementOptions),
     /// Search for inputs that the proxy mishandles, guided by coverage
     Fuzz(FuzzOptions),
+    /// Change the code of a module in one place at a time, and count how many of these mutants its
+    /// tests find
+    Mutants(MutantsOptions),
     /// Check the dependencies: advisories, licences, duplicates, sources
     Audit {
         /// Skip the advisories, which need the network
@@ -83,6 +91,9 @@ pub(crate) struct TestOptions {
     /// Run only the tests in Rust whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
+    /// Run only the models of what threads share and of protocols between processes
+    #[arg(long, conflicts_with_all = ["quick", "skip", "e2e", "long", "suites", "kernel"])]
+    pub(crate) models: bool,
     /// Leave out a stage, whose tests then count as skipped
     #[arg(long, value_name = "STAGE", conflicts_with_all = ["quick", "filter", "e2e", "suites"])]
     pub(crate) skip: Vec<Skippable>,

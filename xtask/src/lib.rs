@@ -27,7 +27,9 @@ mod go_build;
 mod image;
 pub mod interrupt;
 mod measurement;
+mod mutants;
 pub mod progress;
+pub mod seed;
 pub mod setup;
 pub mod stage;
 mod test;
@@ -74,7 +76,9 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Bench(options) => return measurement::run(&root, "benchmark", &options.options),
         Task::Soak(options) => return measurement::run(&root, "soak", &options.options),
         Task::Chaos(options) => return measurement::check(&root, "mesh-chaos", &options.options),
+        Task::Simulate(options) => return measurement::simulate(&root, &options.options),
         Task::Fuzz(options) => return fuzz::run(&root, &options),
+        Task::Mutants(options) => return mutants::run(&root, &options),
         Task::Audit { offline } => audit::run(&root, offline)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`, `soak` and `test --suites`: builds `mesh-bench`, which measures, and runs
 //! it. `chaos` and `test --kernel`: the same with `mesh-chaos` and `mesh-kernels`, which run tests.
+//! `simulate`: the same with `mesh-simulate` and `mesh-simulate-controllers`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -28,6 +29,20 @@ pub(crate) fn run(root: &Path, name: &str, arguments: &[String]) -> anyhow::Resu
 pub(crate) fn check(root: &Path, name: &str, rest: &[String]) -> anyhow::Result<ExitCode> {
     build(root, &["--workspace", "--bin", name])?;
     command::run_to_exit(Command::new(binaries::directory(root, true).join(name)).args(rest))
+}
+
+/// Runs `mesh-simulate` with these arguments, or with `--controllers` the program that simulates
+/// them, and returns its exit status.
+pub(crate) fn simulate(root: &Path, arguments: &[String]) -> anyhow::Result<ExitCode> {
+    let (chosen, rest): (Vec<_>, Vec<_>) = arguments.iter().partition(|it| *it == "--controllers");
+    let (package, name) = if chosen.is_empty() {
+        ("mesh-simulator", "mesh-simulate")
+    } else {
+        ("mesh-controller-simulator", "mesh-simulate-controllers")
+    };
+    build(root, &["--profile", "simulation", "--package", package])?;
+    let program = root.join("target/simulation").join(name);
+    command::run_to_exit(Command::new(program).args(rest))
 }
 
 fn build(root: &Path, options: &[&str]) -> anyhow::Result<()> {
