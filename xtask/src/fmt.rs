@@ -1,4 +1,4 @@
-//! `cargo xtask fmt`: formats both workspaces, this one and the kernel programs'. `test` calls it
+//! `cargo xtask fmt`: formats this workspace, the kernel programs' and the models'. `test` calls it
 //! with `--check`.
 
 use std::path::Path;
@@ -25,9 +25,9 @@ pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The kernel programs have a workspace of their own, which `--all` does not reach.
+/// Kernel programs and models have workspaces of their own, which `--all` does not reach.
 fn manifests(root: &Path) -> impl Iterator<Item = &'static str> {
-    ["Cargo.toml", "mesh-ebpf/Cargo.toml"]
+    ["Cargo.toml", "mesh-ebpf/Cargo.toml", "models/Cargo.toml"]
         .into_iter()
         .filter(move |manifest| root.join(manifest).is_file())
 }

@@ -7,7 +7,7 @@ mod summary;
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::{env, thread};
 
 use anyhow::{Context, bail};
@@ -51,6 +51,8 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> anyhow::Result<ExitCode
     let mut tally = Tally::default();
     let ended = if options.e2e {
         end_to_end(root, options, &mut tally)
+    } else if options.models {
+        models(root, options, &mut tally)
     } else {
         checks(root, options).and_then(|()| everything(root, options, &mut tally))
     };
@@ -135,12 +137,14 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
             run_tests("tests", root, &targets, options, None, tally)
         })
     };
+    let models = |tally: &mut Tally| models(root, options, tally);
     let page = |tally: &mut Tally| page(root, options, tally);
     // The longest first.
-    let parts: [Part<'_>; 4] = [
+    let parts: [Part<'_>; 5] = [
         Box::new(on_cluster),
         Box::new(integration),
         Box::new(unit),
+        Box::new(models),
         Box::new(page),
     ];
     run_in_pairs(parts, tally)
@@ -192,6 +196,20 @@ fn other_test_programs(root: &Path) -> anyhow::Result<BTreeSet<String>> {
     let tests = targets.filter(|it| it.kind.contains(&TargetKind::Test));
     let names = tests.map(|it| it.name);
     Ok(names.filter(|it| !ON_CLUSTER.contains(&&**it)).collect())
+}
+
+/// Runs the models. Their workspace has build results of its own.
+fn models(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::Result<()> {
+    let what = "what threads share and protocols between processes, in every order of steps";
+    stage::run("models", what, || {
+        let mut command = workspace::cargo(root);
+        command
+            .args(["test", "--manifest-path", "models/Cargo.toml"])
+            .args(["--target-dir", "target/models", "--no-fail-fast"])
+            .args(["--", "--show-output"])
+            .args(&options.filter);
+        judge("models", &mut command, tally)
+    })
 }
 
 /// Checks the dashboard's page.
@@ -253,7 +271,7 @@ fn check(root: &Path, options: &TestOptions) -> anyhow::Result<()> {
     if !options.quick {
         build_kernel_programs(root)?;
     }
-    stage::run("fmt", "formatting of both workspaces", || {
+    stage::run("fmt", "formatting of all workspaces", || {
         fmt::run(root, true)
     })?;
     stage::run("tidy", "the house rules", || tidy::run(root))?;
@@ -323,8 +341,13 @@ fn run_tests(
     if let Some(context) = context {
         command.env(cluster::CONTEXT_VARIABLE, context);
     }
+    judge(title, &mut command, tally)
+}
+
+/// Runs a command of cargo that tests, and counts its tests.
+fn judge(title: &str, command: &mut Command, tally: &mut Tally) -> anyhow::Result<()> {
     let mut summary = Summary::default();
-    let finished = command::observe(title, &mut command, |line| summary.line(line))?;
+    let finished = command::observe(title, command, |line| summary.line(line))?;
     let ended_well = finished.status.success();
     let seen = summary.finish(ended_well);
     let failed = seen.tally.failed;

@@ -8,8 +8,10 @@ mod decisions;
 mod documents;
 mod index;
 mod language;
+mod module_paths;
 mod packages;
 mod prose;
+mod repeatable;
 mod requirements;
 mod rust_files;
 mod source;
@@ -48,7 +50,7 @@ impl fmt::Display for Finding {
 type FileRule = fn(&Tree) -> Vec<Finding>;
 type PackageRule = fn(&[Package]) -> Vec<Finding>;
 
-const FILE_RULES: [FileRule; 29] = [
+const FILE_RULES: [FileRule; 31] = [
     rust_files::module_docs,
     rust_files::length,
     rust_files::file_names,
@@ -57,6 +59,7 @@ const FILE_RULES: [FileRule; 29] = [
     rust_files::unsafe_code,
     rust_files::seams,
     rust_files::open_ends,
+    repeatable::seams,
     text_files::machine_paths,
     text_files::size,
     documents::xtask_commands,
@@ -68,6 +71,7 @@ const FILE_RULES: [FileRule; 29] = [
     language::imports,
     prose::prose,
     decisions::names_exist,
+    module_paths::exist,
     index::answers_exist,
     requirements::requirements,
     cycles::import_cycles,

@@ -134,7 +134,8 @@ fn defines(file: &File, name: &str) -> bool {
     })
 }
 
-fn contains_word(file: &File, word: &str) -> bool {
+/// Whether the code of the file has the word.
+pub(super) fn contains_word(file: &File, word: &str) -> bool {
     file.text.contains(word) && file.code.iter().any(|line| has_word(&line.code, word))
 }
 

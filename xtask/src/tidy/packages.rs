@@ -28,10 +28,12 @@ pub(crate) struct Dependency {
 /// Each package and its permitted dependencies in this workspace. Nothing depends on a program, on
 /// the tests or on xtask.
 #[rustfmt::skip] // a table, one row a line
-const DIRECTION: [(&str, &[&str]); 20] = [
+const DIRECTION: [(&str, &[&str]); 25] = [
     ("mesh-core", &[]),
-    ("mesh-http2", &[]),
-    ("mesh-runtime", &[]),
+    ("mesh-planted", &[]),
+    ("mesh-http2", &["mesh-planted"]),
+    ("mesh-runtime", &["mesh-planted"]),
+    ("mesh-simnet", &[]),
     ("mesh-ebpf-common", &[]),
     ("mesh-ebpf", &["mesh-ebpf-common"]),
     ("mesh-api", &["mesh-core"]),
@@ -40,14 +42,20 @@ const DIRECTION: [(&str, &[&str]); 20] = [
     ("mesh-test-support", &["mesh-api"]),
     ("mesh-local", &["mesh-core", "mesh-k8s", "mesh-runtime"]),
     ("mesh-agent", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-runtime", "mesh-ebpf-common"]),
-    ("mesh-proxy", &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime"]),
-    ("mesh-cluster", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime"]),
+    // The last two only with the feature `simulation`.
+    ("mesh-proxy", &["mesh-core", "mesh-http2", "mesh-api", "mesh-runtime", "mesh-planted", "mesh-simnet", "mesh-test-support"]),
+    // The last one only with the feature `simulation`.
+    ("mesh-cluster", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-simnet"]),
     ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-cluster"]),
     ("mesh-viz", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-cluster"]),
     ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-local", "mesh-runtime"]),
     ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "mesh-test-support", "xtask"]),
     ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
+    ("mesh-simulator", &["mesh-local", "mesh-planted", "mesh-proxy", "mesh-runtime", "mesh-simnet", "mesh-test-support", "xtask"]),
+    ("mesh-controller-simulator", &["mesh-core", "mesh-api", "mesh-runtime", "mesh-cluster", "mesh-control-plane", "mesh-simnet", "mesh-test-support", "xtask"]),
     ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-test-support"]),
+    // It compiles files of other packages.
+    ("mesh-models", &["mesh-core", "mesh-ebpf-common", "mesh-planted"]),
     ("xtask", &[]),
 ];
 
@@ -69,7 +77,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("rustls", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-bench", "mesh-fuzz", "mesh-test-support"]),
     ("tokio-rustls", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "meshctl", "mesh-bench"]),
     ("aws-lc-rs", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "mesh-viz", "mesh-local"]),
-    ("anyhow", &["mesh-agent", "mesh-proxy", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-tests", "mesh-bench", "xtask"]),
+    ("anyhow", &["mesh-agent", "mesh-proxy", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-tests", "mesh-bench", "mesh-simulator", "mesh-controller-simulator", "xtask"]),
     ("cargo_metadata", &["xtask"]),
 ];
 
@@ -106,10 +114,10 @@ const LICENCES: [(&str, &str); 2] = [
 ];
 const LICENCE: &str = "Apache-2.0";
 
-/// Reads the manifests of both workspaces. Asks for no dependency graph, so it needs no network.
+/// Reads the manifests of all workspaces. Asks for no dependency graph, so it needs no network.
 pub(crate) fn read(root: &Path) -> anyhow::Result<Vec<Package>> {
     let mut packages = Vec::new();
-    for manifest in ["Cargo.toml", "mesh-ebpf/Cargo.toml"] {
+    for manifest in ["Cargo.toml", "mesh-ebpf/Cargo.toml", "models/Cargo.toml"] {
         let manifest = root.join(manifest);
         if manifest.is_file() {
             let mut command = MetadataCommand::new();

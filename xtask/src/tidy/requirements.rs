@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Finding;
-use super::source::has_word;
+use super::source::{Line, has_word};
 use super::tree::{File, Tree};
 
 const DIRECTORY: &str = "docs/requirements/";
@@ -14,6 +14,9 @@ const FORMAT: &str = "docs/requirements/README.md";
 const ROOT: &str = "../../";
 
 const LEVELS: [&str; 4] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT"];
+
+/// How the reason of a row without code or test begins.
+const REASONS: [&str; 2] = ["Deviation:", "No test:"];
 
 /// What may precede a declared name.
 const DECLARATIONS: [&str; 9] = [
@@ -73,8 +76,9 @@ fn faults(tree: &Tree, files: &BTreeMap<&str, &str>, row: &str) -> Vec<String> {
     }
     for (column, cell) in [("code", code), ("test", test)] {
         let names = names(cell);
-        if names.is_empty() && reason.is_empty() {
-            faults.push(format!("name the {column}, or give the reason for none"));
+        if names.is_empty() && !REASONS.iter().any(|it| reason.starts_with(it)) {
+            let reasons = REASONS.join(" or ");
+            faults.push(format!("name the {column}, or say why not after {reasons}"));
         }
         if cell.matches('`').count() != 2 * names.len() {
             faults.push(format!("write each {column} as [`name`][label]"));
@@ -110,11 +114,27 @@ fn names(cell: &str) -> Vec<(&str, &str)> {
     names.collect()
 }
 
+/// Whether test code of the file has a test of this name. A helper of tests cannot fail by itself.
 fn has_test(file: &File, name: &str) -> bool {
     let is_test_file = file.is_test();
-    let is_named = |code: &str| is_declared(code, name, &["fn"]);
-    let mut lines = file.code.iter();
-    lines.any(|line| (is_test_file || line.test) && is_named(&line.code))
+    let mut lines = file.code.iter().enumerate();
+    lines.any(|(at, line)| {
+        (is_test_file || line.test)
+            && is_declared(&line.code, name, &["fn"])
+            && ends_with_test_attribute(&file.code[..at])
+    })
+}
+
+/// Whether one of the attributes at the end of these lines makes the next function a test.
+fn ends_with_test_attribute(above: &[Line]) -> bool {
+    let lines = above.iter().rev().map(|line| line.code.trim());
+    let mut of_function = lines.take_while(|code| !code.ends_with(['{', '}', ';']));
+    of_function.any(|code| {
+        let path = code
+            .strip_prefix("#[")
+            .and_then(|rest| rest.split(['(', ']']).next());
+        path.is_some_and(|path| path == "test" || path.ends_with("::test"))
+    })
 }
 
 /// Whether the file declares a name outside of its tests. Its type must occur too, if one is given.
@@ -154,7 +174,7 @@ fn is_variant(code: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const CODE: &str = "pub enum Kind {\n    Odd,\n    Even(u8),\n}\nimpl Kind {\n    pub(super) fn new() {\n        helper(1);\n    }\n}\nconst MAX: u8 = 1;\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn zero_is_rejected() {}\n}\n";
+    const CODE: &str = "pub enum Kind {\n    Odd,\n    Even(u8),\n}\nimpl Kind {\n    pub(super) fn new() {\n        helper(1);\n    }\n}\nconst MAX: u8 = 1;\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn zero_is_rejected() {}\n    /// Time is paused.\n    #[tokio::test(start_paused = true)]\n    async fn one_is_accepted() {}\n    fn decode() {}\n    #[cfg(test)]\n    fn encode() {}\n}\n";
     const LINKS: &str = "\n[a]: ../../p/src/a.rs\n[b]: ../../p/src/b.rs\n";
 
     fn advice(row: &str) -> Vec<String> {
@@ -173,7 +193,9 @@ mod tests {
         for row in [
             "| 1.2 | MUST | x | [`Kind::new`][a] | [`zero_is_rejected`][a] | |",
             "| App. A.1 | MUST NOT | x | [`MAX`][a] [`Odd`][a], [`Even`][a] | [`zero_is_rejected`][a] | |",
+            "| 1 | MUST | x | [`MAX`][a] | [`one_is_accepted`][a] | |",
             "| 1 | SHOULD | x | | | No test: never sent |",
+            "| 1 | SHOULD | x | [`MAX`][a] | | Deviation: it is not |",
         ] {
             assert_eq!(advice(row), [""; 0], "{row}");
         }
@@ -225,16 +247,28 @@ mod tests {
                 "[c] is not defined at the end of the page",
             ),
             (
-                format!("| 1 | MUST | x | `MAX` | {test} | why |"),
+                format!("| 1 | MUST | x | `MAX` | {test} | Deviation: why |"),
                 "write each code as [`name`][label]",
             ),
             (
+                "| 1 | MUST | x | [`MAX`][a] | [`decode`][a] | |".to_owned(),
+                "p/src/a.rs has no test `decode`",
+            ),
+            (
+                "| 1 | MUST | x | [`MAX`][a] | [`encode`][a] | |".to_owned(),
+                "p/src/a.rs has no test `encode`",
+            ),
+            (
                 "| 1 | MUST | x | [`MAX`][a] | | |".to_owned(),
-                "name the test, or give the reason for none",
+                "name the test, or say why not after Deviation: or No test:",
+            ),
+            (
+                "| 1 | MUST | x | [`MAX`][a] | | none covers it |".to_owned(),
+                "name the test, or say why not after Deviation: or No test:",
             ),
             (
                 format!("| 1 | MUST | x | | {test} | |"),
-                "name the code, or give the reason for none",
+                "name the code, or say why not after Deviation: or No test:",
             ),
             (
                 "| 1 | MUST | x |".to_owned(),

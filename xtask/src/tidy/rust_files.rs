@@ -12,10 +12,11 @@ const MOST_LINES: usize = 600;
 
 /// The places that may write to standard output and standard error: the programs for the terminal,
 /// code that tests share, and build scripts, whose output is their protocol with cargo.
-const PRINTING_PLACES: [&str; 5] = [
+const PRINTING_PLACES: [&str; 6] = [
     "bench/",
     "cli/src/output",
     "mesh-test-support/",
+    "models/",
     "tests/demo",
     "xtask/",
 ];

@@ -8,8 +8,8 @@ use anyhow::Context;
 use super::Finding;
 use super::source::{self, Line};
 
-/// The build results of both workspaces.
-const BUILD_DIRECTORIES: [&str; 2] = ["target", "mesh-ebpf/target"];
+/// The build results of all workspaces.
+const BUILD_DIRECTORIES: [&str; 3] = ["target", "mesh-ebpf/target", "models/target"];
 
 /// The names of other directories without source files: npm's packages and git's objects.
 const SKIPPED_DIRECTORIES: [&str; 2] = ["node_modules", ".git"];
