@@ -13,11 +13,10 @@ mod run;
 mod table;
 
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Parser;
-use xtask::{print_lines, workspace};
+use xtask::{print_lines, seed, workspace};
 
 use fault::Fault;
 use run::Campaign;
@@ -61,7 +60,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let campaign = Campaign {
         root,
-        seed: options.seed.map_or_else(seed_of_the_clock, Ok)?,
+        seed: options.seed.map_or_else(seed::of_the_clock, Ok)?,
         long: options.long,
     };
     let results = campaign.run(&faults)?;
@@ -101,12 +100,6 @@ fn list(faults: &[&Fault]) -> Vec<String> {
         }
     }
     lines
-}
-
-/// Returns a seed that differs from run to run.
-fn seed_of_the_clock() -> anyhow::Result<u64> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Ok(since.context("the clock is before 1970")?.as_secs())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub(crate) mod manifests;
 mod releases;
 mod reused;
 mod rolling;
+mod simulation;
 mod tap;
 mod viz;
 mod why;

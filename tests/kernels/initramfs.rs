@@ -37,6 +37,8 @@ const OTHER_OBJECT: &str = "mesh-ebpf-other.o";
 /// The CNI plugins that tests chain with this project's.
 const CNI_PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
 const CNI_DIRECTORY: &str = "/usr/lib/cni";
+/// The CA certificates of a node. A client of an API server wants some, also for plain HTTP.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Commands that busybox serves. The kernel starts `modprobe`.
 const COMMANDS: [&str; 8] = [
     "sh", "cat", "echo", "env", "sleep", "modprobe", "true", "mount",
@@ -90,6 +92,8 @@ pub(crate) fn pack(directory: &Path, image: &Image, plan: &Plan) -> anyhow::Resu
     }
     let object = plan.programs.with_file_name("bpf").join(OTHER_OBJECT);
     root.copy(&object, inside(&object))?;
+    let certificates = Path::new(CERTIFICATES);
+    root.copy(certificates, inside(certificates))?;
     for extensions in libraries_of_extensions()? {
         root.copy(&extensions, inside(&extensions))?;
     }

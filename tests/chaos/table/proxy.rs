@@ -12,7 +12,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local("mesh-proxy/tests/it/load.rs::a_pod_dies_under_load_and_no_request_fails"),
             local("mesh-proxy/tests/it/balance.rs::a_dead_endpoint_fails_no_request"),
         ],
-        limit: "",
+        limit: "A request is not sent again if the server had not responded on its connection before (docs/adr/0211).",
     },
     Fault {
         number: 22,

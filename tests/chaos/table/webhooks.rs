@@ -27,7 +27,7 @@ pub(super) const FAULTS: &[Fault] = &[
         promise: "4xx with a reason, no panic; the new certificate without a restart",
         tests: &[
             local("mesh-cluster/src/webhook/tests.rs::invalid_reviews_get_http_error_with_reason"),
-            local("mesh-cluster/src/webhook/review.rs::errors_name_reason_of_invalid_review"),
+            local("mesh-cluster/src/webhook/review/tests.rs::errors_name_reason_of_invalid_review"),
             local(
                 "mesh-cluster/src/webhook/tests.rs::replaced_certificate_is_used_for_new_connections",
             ),

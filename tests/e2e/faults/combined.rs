@@ -64,6 +64,40 @@ pub(super) const FAULTS: &[CombinedFault] = &[
         detail: "Server faults/web-too: spec.port: Server web is older and selects the same port",
         repair: "kubectl -n faults delete server web-too",
     },
+    CombinedFault {
+        // Without pods: the template and the values decide.
+        plant: r#"echo '{"apiVersion": "v1", "kind": "List", "items": [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "odd", "namespace": "faults"},
+                "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "odd"}}, "template": {
+                    "metadata": {"labels": {"app": "odd"}, "annotations": {
+                        "config.linkerd.io/default-inbound-policy": "deny", "config.linkerd.io/skip-inbound-ports": "9000",
+                        "config.linkerd.io/proxy-enable-native-sidecar": "false", "config.alpha.linkerd.io/proxy-wait-before-exit-seconds": "45"}},
+                    "spec": {"containers": [{"name": "main", "image": "mesh/test-apps:dev"}]}}}},
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "odd", "namespace": "faults"},
+                "spec": {"selector": {"app": "odd"}, "ports": [{"port": 80}]}}]}' | kubectl apply -f -"#,
+        check: "policy-default-deny",
+        detail: "leads to port 80 of Deployment faults/odd, whose default policy is deny",
+        repair: r#"kubectl -n faults patch deployment odd -p '{"spec": {"template": {"metadata": {"annotations": {"config.linkerd.io/default-inbound-policy": "audit"}}}}}'"#,
+    },
+    CombinedFault {
+        plant: r#"echo '{"apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "odd", "namespace": "faults"},
+            "spec": {"podSelector": {"matchLabels": {"app": "odd"}}, "port": 9000}}' | kubectl apply -f -"#,
+        check: "policy-skipped-ports",
+        detail: "port 9000 of Deployment faults/odd bypasses the proxy",
+        repair: "kubectl -n faults delete server odd",
+    },
+    CombinedFault {
+        plant: "kubectl -n faults annotate service web retry.linkerd.io/timeout=10s timeout.linkerd.io/request=5s",
+        check: "request-timeouts",
+        detail: "an attempt may take 10s, but its request ends after 5s",
+        repair: "kubectl -n faults annotate service web --overwrite retry.linkerd.io/timeout=1s",
+    },
+    CombinedFault {
+        plant: "true",
+        check: "pods-grace-period",
+        detail: "Deployment faults/odd: spec.template.spec.terminationGracePeriodSeconds: is 30",
+        repair: r#"kubectl -n faults patch deployment odd -p '{"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 60}}}}'"#,
+    },
 ];
 
 /// Damage that is repaired automatically within a second, and reported for a day.

@@ -160,13 +160,19 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "the default policy of a namespace denies scrapes",
-        plant: &["kubectl annotate namespace shop config.linkerd.io/default-inbound-policy=deny"],
+        // Pods take it over when they are created.
+        plant: &[
+            "kubectl annotate namespace shop config.linkerd.io/default-inbound-policy=deny",
+            "kubectl -n shop rollout restart deployment web",
+            "kubectl -n shop rollout status deployment web --timeout=120s",
+        ],
         check: "l5d-viz-data-plane-prom-authz",
         detail: "the default policy of namespace shop denies scrapes",
         repair: &[
             Advised("meshctl viz allow-scrapes -n shop | kubectl apply -f -"),
-            // The policy remains for the pods that the namespace's annotation may concern.
             Described("kubectl annotate namespace shop config.linkerd.io/default-inbound-policy-"),
+            Described("kubectl -n shop rollout restart deployment web"),
+            Described("kubectl -n shop rollout status deployment web --timeout=120s"),
         ],
     },
     Fault {

@@ -16,7 +16,11 @@ use crate::mesh::manifests;
 const DELAYS: [(u32, u32); 3] = [(14, 60), (140, 36), (700, 4)];
 
 /// Seconds of the range in the place of `$__rate_interval`.
-const RANGE: f64 = 60.0;
+const RANGE: u32 = 60;
+
+/// The instants at which panels are evaluated: every scrape of the last minutes. A slow machine may
+/// look at a panel when the requests are no longer in its range.
+const INSTANTS: &str = "[5m:250ms]";
 
 #[test]
 fn panels_show_the_rates_and_quantiles_of_a_load_generator() {
@@ -51,8 +55,9 @@ fn panels_show_the_rates_and_quantiles_of_a_load_generator() {
             prometheus: &prometheus,
             deployment,
             direction,
+            requests,
         };
-        panel.assert_rate(f64::from(requests));
+        panel.assert_rate();
         for quantile in [0.5, 0.95, 0.99] {
             panel.assert_quantile(quantile, &latencies);
         }
@@ -78,6 +83,8 @@ struct Panel<'a> {
     prometheus: &'a Prometheus,
     deployment: &'a str,
     direction: &'a str,
+    /// The requests of the load generator.
+    requests: u32,
 }
 
 impl Panel<'_> {
@@ -102,23 +109,28 @@ impl Panel<'_> {
             .expression
     }
 
-    /// Asserts that the rate is the number of requests in the range, within 2 %.
-    fn assert_rate(&self, requests: f64) {
-        let query = self.query("Requests", "sum (rate(request_total{");
-        eventually(&format!("{query} of {requests} requests"), || {
-            let shown = self.prometheus.number(&query).ok_or("no data")? * RANGE;
-            let deviation = (shown / requests - 1.0).abs();
-            if deviation <= 0.02 {
-                Ok(())
-            } else {
-                Err(format!("{shown} requests"))
-            }
+    /// Returns an expression with a value at the instants at which the rate is the number of
+    /// requests in the range, within 2 %.
+    fn complete(&self) -> String {
+        let rate = self.query("Requests", "sum (rate(request_total{");
+        let requests = self.requests;
+        format!("abs(({rate}) * {RANGE} / {requests} - 1) <= 0.02")
+    }
+
+    /// Asserts that the rate is the number of requests in the range.
+    fn assert_rate(&self) {
+        let complete = self.complete();
+        eventually(&complete, || {
+            self.prometheus
+                .number(&format!("count_over_time(({complete}){INSTANTS})"))
         });
     }
 
     /// Asserts that the quantile is in the bucket of the load generator's own, or in one beside it.
     fn assert_quantile(&self, quantile: f64, sorted: &[f64]) {
         let query = self.query("Latency", &format!("histogram_quantile({quantile}, "));
+        let complete = self.complete();
+        let query = format!("max_over_time((({query}) and on() ({complete})){INSTANTS})");
         let shown = self.prometheus.number(&query).expect("a quantile");
         #[expect(
             clippy::cast_possible_truncation,

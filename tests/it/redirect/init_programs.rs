@@ -284,12 +284,11 @@ fn await_forwards_signals_and_can_be_disabled() {
         .args([&format!("--port={}", address.port()), "--shutdown", "--"])
         .args(["sh", "-c"])
         .arg("trap 'exit 5' TERM; echo ready; while :; do read line; done");
-    let mut program = Program::start(&mut command);
+    let program = Program::start(&mut command);
     assert_eq!(program.next_line().as_deref(), Some("ready"));
     program.terminate();
-    // The shell handles the signal after it has read a line.
-    program.write_line("");
-    let status = program.exit();
+    // Closes standard input: a shell that continues to read handles the signal after it.
+    let (status, _) = program.finish();
     assert_eq!(status.code(), Some(5), "{status}");
     assert_eq!(requests.lines().len(), 2);
 
