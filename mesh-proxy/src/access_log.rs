@@ -122,6 +122,13 @@ impl AccessLog {
         Ok(Self(Arc::new(Sink { format, writer })))
     }
 
+    /// Keeps the lines until the buffer is full: a simulated world has no thread that writes.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn unwritten(format: AccessLogFormat, registry: &Registry) -> Self {
+        let writer = LineWriter::new(registry);
+        Self(Arc::new(Sink { format, writer }))
+    }
+
     /// Begins the entry of a request.
     pub(crate) fn open<B>(
         &self,

@@ -11,16 +11,19 @@
 
 mod answers;
 mod control_plane;
+mod features;
 mod mesh;
 mod placement;
+mod position;
 mod proxy;
 
 pub use self::answers::Answers;
+pub use self::features::{Feature, MIRROR};
 pub use self::mesh::{Mesh, Pod, SetUpError};
 pub use self::placement::{
-    CHANGE_TIME, CLIENT_ID, CONTROL_PLANE, Change, MOVED_SERVER, Placement, Position, Settings,
-    place,
+    CHANGE_TIME, CLIENT_ID, CONTROL_PLANE, Change, MOVED_SERVER, Placement, Settings, place,
 };
+pub use self::position::Position;
 pub use self::proxy::Proxy;
 
 /// Runs a world. All random numbers of the proxies come from `seed`. Tasks are spawned by

@@ -59,19 +59,24 @@ impl LineWriter {
         output: impl io::Write + Send + 'static,
         registry: &Registry,
     ) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let writing = shared.clone();
+        let writer = Self::new(registry);
+        let writing = writer.shared.clone();
         thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || writing.write_lines(output))?;
+        Ok(writer)
+    }
+
+    /// A writer without the thread.
+    pub(super) fn new(registry: &Registry) -> Self {
         let dropped = registry.counter_family(
             "mesh_access_log_dropped_total",
             "Entries of the access log that were dropped because 4 MiB of others waited to be written",
         );
-        Ok(Self {
-            shared,
+        Self {
+            shared: Arc::default(),
             dropped: dropped.with(&Labels::new()),
-        })
+        }
     }
 
     /// Appends a line, or drops and counts it.

@@ -154,6 +154,6 @@ impl Mesh {
     }
 }
 
-fn identity(name: &str) -> Result<Identity, SetUpError> {
+pub(super) fn identity(name: &str) -> Result<Identity, SetUpError> {
     Identity::parse(name).map_err(|_invalid| SetUpError::Identity(name.to_owned()))
 }

@@ -3,30 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use mesh_api::outbound::ExtendedPolicy;
 use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
-use mesh_core::identity::Identity;
-use mesh_core::meta::Meta;
-use mesh_core::policy::outbound::{BackendTarget, OutboundPolicy, OutboundProtocol};
 use mesh_core::profile::Profile;
-use mesh_core::resilience::HttpRetry;
 use mesh_simnet::Network;
 
-use super::answers::{Answers, DETECT_TIMEOUT, allow_all, deny_all};
-use super::mesh::{Mesh, Pod, SetUpError};
+use super::answers::{Answers, deny_all};
+use super::features::{self, BALANCED, Feature};
+use super::mesh::{Mesh, Pod, SetUpError, identity};
+use super::position::Position;
 use super::proxy::Proxy;
-
-/// Which of client and server are in the mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Position {
-    /// None.
-    Direct,
-    /// The client.
-    Outbound,
-    /// The server.
-    Inbound,
-    Both,
-}
 
 /// How a mesh treats the connections of its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +22,8 @@ pub struct Settings {
     pub server: Vec<(String, String)>,
     /// Whether the protocol of the server's port is not detected.
     pub is_opaque: bool,
+    /// What the mesh does beside forwarding.
+    pub features: Vec<Feature>,
 }
 
 /// A client and a server in a world.
@@ -49,9 +36,17 @@ pub struct Placement {
     pub server: Option<Proxy>,
     /// `None` without proxies.
     mesh: Option<Mesh>,
+    server_address: ServerAddress,
+}
+
+/// What the control plane says about the server's address.
+#[derive(Clone)]
+struct ServerAddress {
+    answers: Answers,
     addr: SocketAddr,
     endpoint: Endpoint,
     is_opaque: bool,
+    features: Vec<Feature>,
 }
 
 mesh_core::names! {
@@ -83,10 +78,6 @@ pub const MOVED_SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
 /// long delays, where a handshake with the control plane takes ten seconds.
 pub const CHANGE_TIME: Duration = Duration::from_secs(30);
 
-/// Retries of [`Change::Retry`].
-const MAX_RETRIES: u16 = 2;
-const MAX_REPLAY: usize = 64 * 1024;
-
 /// The host of the control plane.
 pub const CONTROL_PLANE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 
@@ -96,21 +87,6 @@ const SERVER_ID: &str = "server.shop.serviceaccount.identity.linkerd.cluster.loc
 
 /// Longer than the time limits of the proxy on what remains of a connection.
 const GRACE: Duration = Duration::from_secs(60);
-
-impl Position {
-    /// All, the one without the mesh first.
-    pub const ALL: [Self; 4] = [Self::Direct, Self::Outbound, Self::Inbound, Self::Both];
-
-    /// Whether the client has a proxy.
-    pub fn has_client_proxy(self) -> bool {
-        matches!(self, Self::Outbound | Self::Both)
-    }
-
-    /// Whether the server has a proxy.
-    pub fn has_server_proxy(self) -> bool {
-        matches!(self, Self::Inbound | Self::Both)
-    }
-}
 
 /// Starts the control plane and the proxies of a position, for one client and the address of one
 /// server. The applications of both then use the network as they would without a mesh.
@@ -131,55 +107,87 @@ pub fn place(
         server: None,
         mesh: None,
         answers: answers.clone(),
-        addr: server,
-        endpoint: Endpoint::plain(server),
-        is_opaque: settings.is_opaque,
+        server_address: ServerAddress {
+            answers: answers.clone(),
+            addr: server,
+            endpoint: Endpoint::plain(server),
+            is_opaque: settings.is_opaque,
+            features: settings.features.clone(),
+        },
     };
     if position == Position::Direct {
         return Ok(placement);
     }
-    answers.set_inbound(server.port(), allow_all(settings.is_opaque));
+    let client_id = identity(CLIENT_ID)?;
+    let client_id = position.has_client_proxy().then_some(&client_id);
+    let policy = features::inbound(client_id, client, settings.is_opaque, &settings.features);
+    answers.set_inbound(server.port(), policy);
     let mesh = Mesh::start(network, CONTROL_PLANE.into(), &answers)?;
-    if position.has_server_proxy() {
+    let variables = |own: &[(String, String)]| {
+        let of_features = features::variables(&settings.features);
+        of_features.chain(own.iter().cloned()).collect()
+    };
+    let observes = settings.features.contains(&Feature::Tap);
+    let proxy = |ip: IpAddr, identity: &str, own: &[(String, String)]| {
         let proxy = mesh.proxy(&Pod {
-            ip: server.ip(),
-            identity: SERVER_ID.to_owned(),
-            variables: settings.server.clone(),
+            ip,
+            identity: identity.to_owned(),
+            variables: variables(own),
         })?;
-        placement.endpoint = meshed(server, &proxy, settings.is_opaque)?;
+        if observes {
+            proxy.observe();
+        }
+        Ok::<_, SetUpError>(proxy)
+    };
+    if position.has_server_proxy() {
+        let proxy = proxy(server.ip(), SERVER_ID, &settings.server)?;
+        placement.server_address.endpoint = meshed(server, &proxy, settings.is_opaque)?;
         placement.server = Some(proxy);
     }
-    let profile = profile(placement.endpoint.clone(), settings.is_opaque);
-    answers.set_profile(server, &profile);
+    placement.server_address.publish();
     if position.has_client_proxy() {
-        placement.client = Some(mesh.proxy(&Pod {
-            ip: client,
-            identity: CLIENT_ID.to_owned(),
-            variables: settings.client.clone(),
-        })?);
+        placement.client = Some(proxy(client, CLIENT_ID, &settings.client)?);
     }
     placement.mesh = Some(mesh);
     Ok(placement)
 }
 
+impl ServerAddress {
+    /// Tells the proxies of clients where the address leads to.
+    fn publish(&self) {
+        let Self { answers, addr, .. } = self;
+        let profile = Profile {
+            endpoint: Some(self.endpoint.clone()),
+            opaque: self.is_opaque,
+            ..Profile::default()
+        };
+        answers.set_endpoints(BALANCED, vec![self.endpoint.clone()]);
+        answers.set_profile(addr, &profile);
+        if let Some(policy) = features::outbound(&self.endpoint, &self.features) {
+            answers.set_outbound(addr, policy);
+        }
+    }
+}
+
 impl Placement {
     /// Returns a function that makes changes.
-    pub fn changes(&self) -> impl Fn(Change) + 'static {
-        let Self {
-            answers,
-            addr,
-            endpoint,
-            is_opaque,
-            ..
-        } = self;
-        let (answers, addr, is_opaque) = (answers.clone(), *addr, *is_opaque);
-        let endpoint = endpoint.clone();
+    pub fn changes(&self) -> impl FnMut(Change) + 'static {
+        let mut server = self.server_address.clone();
         move |change| match change {
-            Change::Deny => answers.set_inbound(addr.port(), deny_all(is_opaque)),
-            Change::Retry => answers.set_outbound(addr, retrying(endpoint.clone())),
+            Change::Deny => {
+                let policy = deny_all(server.is_opaque);
+                server.answers.set_inbound(server.addr.port(), policy);
+            }
+            Change::Retry => {
+                if !server.features.contains(&Feature::Retries) {
+                    server.features.push(Feature::Retries);
+                }
+                server.publish();
+            }
             Change::Move => {
-                let moved = SocketAddr::new(MOVED_SERVER.into(), addr.port());
-                answers.set_profile(addr, &profile(Endpoint::plain(moved), is_opaque));
+                let moved = SocketAddr::new(MOVED_SERVER.into(), server.addr.port());
+                server.endpoint = Endpoint::plain(moved);
+                server.publish();
             }
         }
     }
@@ -209,11 +217,9 @@ impl Placement {
 
 /// The endpoint of a pod with a proxy, as the destination service describes it.
 fn meshed(addr: SocketAddr, proxy: &Proxy, is_opaque: bool) -> Result<Endpoint, SetUpError> {
-    let id = Identity::parse(SERVER_ID);
-    let id = id.map_err(|_invalid| SetUpError::Identity(SERVER_ID.to_owned()))?;
     Ok(Endpoint {
         tls: Some(TlsPeer {
-            id,
+            id: identity(SERVER_ID)?,
             server_name: SERVER_ID.into(),
         }),
         hint: if is_opaque {
@@ -224,31 +230,4 @@ fn meshed(addr: SocketAddr, proxy: &Proxy, is_opaque: bool) -> Result<Endpoint, 
         opaque_transport_port: Some(proxy.inbound().port()),
         ..Endpoint::plain(addr)
     })
-}
-
-/// A policy that sends everything to an endpoint, and retries requests of HTTP.
-fn retrying(endpoint: Endpoint) -> ExtendedPolicy {
-    let target = BackendTarget::Forward(Box::new(endpoint));
-    let meta = Meta::new_default("retrying");
-    let mut policy = OutboundPolicy::forwarding(&meta, target, DETECT_TIMEOUT);
-    if let OutboundProtocol::Detect { http1, http2, .. } = &mut policy.protocol {
-        let routes = http1.routes.iter_mut().chain(&mut http2.routes);
-        for rule in routes.flat_map(|route| &mut route.rules) {
-            rule.action.retry = Some(HttpRetry {
-                max_retries: MAX_RETRIES,
-                max_request_bytes: MAX_REPLAY,
-                conditions: vec![500..=599],
-                ..HttpRetry::default()
-            });
-        }
-    }
-    mesh_api::outbound::extended_to_proto(&policy)
-}
-
-fn profile(endpoint: Endpoint, is_opaque: bool) -> Profile {
-    Profile {
-        endpoint: Some(endpoint),
-        opaque: is_opaque,
-        ..Profile::default()
-    }
 }

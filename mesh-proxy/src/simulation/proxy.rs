@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_core::tap::{TapFilter, TapRequest};
 use mesh_runtime::drain::{self, Drain};
 use mesh_runtime::metrics::Registry;
 use mesh_simnet::{Network, Role};
@@ -13,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::access_log::AccessLog;
 use crate::config::{Config, ControlAddr};
 use crate::context::ProcessState;
 use crate::control::dns::Resolver;
@@ -24,6 +26,7 @@ use crate::tap::Tap;
 use crate::telemetry::Families;
 use crate::telemetry::http::ResponseDurations;
 use crate::tls::Credentials;
+use crate::trace::exporter::Exporter;
 use crate::transport::listen::ListeningSocket;
 use crate::worker::{self, Listeners, WorkerParts};
 use crate::{trace, watch};
@@ -57,7 +60,7 @@ impl Proxy {
         let addresses = (inbound.local_addr(), outbound.local_addr());
         let registry = Registry::with_retention(config.admin.metrics_retain_idle);
         let (publish, credentials) = watch::channel(Some(credentials));
-        let discovery = {
+        let (discovery, tracer) = {
             // The client of the control plane belongs to this process.
             let _entered = process.clone().enter();
             let resolver = Resolver::of_world(names.clone(), &registry);
@@ -65,19 +68,30 @@ impl Proxy {
                 let trust = Trust::Certified(credentials.clone());
                 Client::new(name, addr, &config.control, trust, &resolver, &registry)
             };
-            Discovery::new(
+            let discovery = Discovery::new(
                 &config,
                 client("destination", &config.discovery.destination),
                 client("policy", &config.discovery.policy),
                 Handle::current(),
-            )
+            );
+            // A world has no collector: without an exporter spans are dropped.
+            let tracer = config.trace.as_ref().map(|trace| {
+                let client = client("trace_collector", &trace.collector);
+                let (tracer, _exporter) = Exporter::new(trace, &config.control, client, &registry);
+                tracer
+            });
+            (discovery, tracer)
         };
         let families = Arc::new(Families::new(
             &registry,
             trace::exemplars(config.trace.as_ref()),
             ResponseDurations::new(config.admin.response_durations),
         ));
-        let state = Arc::new(ProcessState::new(&config, Arc::new(Tap::new(&registry))));
+        let mut state = ProcessState::new(&config, Arc::new(Tap::new(&registry)));
+        state.tracer = tracer;
+        let access_log = config.access_log;
+        state.access_log = access_log.map(|format| AccessLog::unwritten(format, &registry));
+        let state = Arc::new(state);
         let free_at_start = state.limits.free();
         let (drain, watch) = drain::channel();
         let parts = WorkerParts {
@@ -109,6 +123,19 @@ impl Proxy {
             serving: RefCell::new(Some(AbortOnDropHandle::new(spawn_local(serving)))),
             _credentials: publish,
         })
+    }
+
+    /// Subscribes to all requests, and reads the events.
+    pub(super) fn observe(&self) {
+        let request = TapRequest {
+            limit: u32::MAX,
+            filter: TapFilter::All(Vec::new()),
+            with_headers: true,
+        };
+        // There is no other subscription.
+        if let Ok(mut events) = self.state.tap.subscribe(request) {
+            spawn_local(async move { while events.next().await.is_some() {} });
+        }
     }
 
     /// The address that inbound connections are redirected to.
