@@ -10,6 +10,9 @@ use crate::script::{Field, Protocol, Side, code_name};
 /// Everything that was observed in a run.
 pub type Facts = BTreeMap<Key, Vec<u8>>;
 
+/// How a message ends whose observer has reset its stream.
+pub(crate) const LEFT: &str = "left";
+
 /// Which fact.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -202,6 +205,7 @@ impl Collector {
             (End::Open, _) => "open".to_owned(),
             (End::Complete, None) => "complete".to_owned(),
             (End::Complete, Some(code)) => format!("complete, then {}", code_name(code)),
+            (End::Left, _) => LEFT.to_owned(),
             (End::Cut, _) => format!("cut by {}", ending.name()),
             (End::Reset, code) => format!("reset with {}", code_name(code.unwrap_or_default())),
         };

@@ -32,6 +32,8 @@ struct Draft {
     client: Vec<Step>,
     server: Vec<Step>,
     signals: u32,
+    /// The most content of a message that the windows of the peers allow in reasonable time.
+    max_content: u32,
 }
 
 /// Who takes a step.
@@ -58,6 +60,7 @@ impl Draft {
             client: Vec::new(),
             server: Vec::new(),
             signals: 0,
+            max_content: u32::MAX,
         }
     }
 

@@ -31,6 +31,8 @@ pub enum End {
     Cut,
     /// The stream was reset within the message.
     Reset,
+    /// The observer has reset the stream within the message, and ignores the rest.
+    Left,
 }
 
 impl Message {

@@ -86,12 +86,16 @@ fn odd_frame(draft: &mut Draft, who: Who, n: u32) {
     );
 }
 
+/// The most windows that a message takes, each after a turn on the network.
+const MAX_WINDOWS: u32 = 500;
+
 /// Window games: the peers may allow less or more than the initial windows.
 fn settings(draft: &mut Draft) {
     for who in [Who::Client, Who::Server] {
         if draft.chance(4) {
             let window = [1, 100, 20_000, 1 << 20][draft.below(4) as usize];
             draft.step(who, Step::Http2(Http2Step::Settings(vec![(4, window)])));
+            draft.max_content = draft.max_content.min(window.saturating_mul(MAX_WINDOWS));
         }
     }
 }
@@ -187,6 +191,7 @@ fn goaway(draft: &mut Draft, who: Who, last: u32) {
 
 /// Content with END_STREAM, in one step or several.
 fn data(draft: &mut Draft, who: Who, n: u32, size: u32) {
+    let size = size.min(draft.max_content);
     let parts = 1 + draft.below(3);
     for part in 1..=parts {
         let bytes = draft.content(size / parts);

@@ -184,9 +184,11 @@ impl Reader {
     fn data(&mut self, frame: &Frame<'_>, events: &mut Vec<Event>) -> Result<(), &'static str> {
         let content = frame::content(frame).ok_or("invalid padding")?;
         let stream = self.open_stream(frame.stream_id())?;
-        stream.body.extend_from_slice(content);
-        if frame.has(frame::END_STREAM) {
-            stream.end = End::Complete;
+        if stream.end != End::Left {
+            stream.body.extend_from_slice(content);
+            if frame.has(frame::END_STREAM) {
+                stream.end = End::Complete;
+            }
         }
         events.push(Event::Data(frame.stream_id(), frame.payload.len() as u32));
         Ok(())
@@ -237,6 +239,9 @@ impl Reader {
             events.push(Event::Opened(id));
         }
         let stream = self.open_stream(id)?;
+        if stream.end == End::Left {
+            return Ok(());
+        }
         stream.add_section(fields);
         if end {
             stream.end = End::Complete;
@@ -262,6 +267,9 @@ impl Reader {
             .iter_mut()
             .find(|(id, _)| *id == frame.stream_id())
         {
+            if message.end == End::Left {
+                return Ok(());
+            }
             message.reset = message.reset.or(Some(code));
             if message.end != End::Complete {
                 message.end = End::Reset;
@@ -279,6 +287,24 @@ impl Reader {
         };
         self.messages.push((frame.stream_id(), message));
         Ok(())
+    }
+
+    /// The observer resets a stream, and ignores what follows on it.
+    pub(crate) fn leave(&mut self, id: u32) {
+        let mut messages = self.messages.iter_mut();
+        match messages.find(|(stream, _)| *stream == id) {
+            Some((_, message)) if message.end == End::Open => message.end = End::Left,
+            Some(_) => {}
+            // A request that does not exist, or a response that has not begun.
+            None if self.is_server => {}
+            None => {
+                let message = Message {
+                    end: End::Left,
+                    ..Message::default()
+                };
+                self.messages.push((id, message));
+            }
+        }
     }
 
     fn goaway(&mut self, frame: &Frame<'_>, events: &mut Vec<Event>) -> Result<(), &'static str> {

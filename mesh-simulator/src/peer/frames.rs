@@ -48,6 +48,7 @@ pub(super) async fn play(link: &Link, step: &Http2Step) -> bool {
         Http2Step::ResetStream { stream, code } => {
             let id = id(link, *stream).await;
             frame::write(&mut bytes, frame::RST_STREAM, 0, id, &code.to_be_bytes());
+            link.leave(id);
         }
         Http2Step::GoAway { last, code } => {
             let id = id(link, *last).await;

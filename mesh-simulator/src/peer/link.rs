@@ -77,6 +77,11 @@ impl Link {
         self.change(|state| state.is_manual = true);
     }
 
+    /// Ignores what arrives on a stream from now on.
+    pub(crate) fn leave(&self, stream: u32) {
+        self.change(|state| state.leave(stream));
+    }
+
     /// Queues bytes behind the ones that wait.
     pub(crate) fn send(&self, bytes: Vec<u8>) {
         self.change(|state| state.output.extend(bytes));

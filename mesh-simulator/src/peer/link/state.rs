@@ -255,6 +255,13 @@ impl State {
         }
     }
 
+    /// The peer resets a stream.
+    pub(crate) fn leave(&mut self, stream: u32) {
+        if let Reader::Http2(reader) = &mut self.reader {
+            reader.leave(stream);
+        }
+    }
+
     /// The number of a stream, once it is known.
     pub(crate) fn stream_id(&self, stream: script::Stream) -> Option<u32> {
         match &self.reader {
@@ -327,11 +334,14 @@ impl State {
             }
             Wait::Message(None) => {
                 let messages = self.messages();
-                let ended = messages
-                    .iter()
-                    .filter(|message| message.has_ended())
-                    .count();
-                advance(&mut self.counts.messages, ended)
+                let ended = messages.iter().filter(|it| it.has_ended());
+                let heads: Vec<usize> = ended.map(|it| it.heads()).collect();
+                let counts = &mut self.counts;
+                let has_ended = advance(&mut counts.messages, heads.len());
+                // The next head is the one of the next message.
+                let waited = heads.iter().take(counts.messages).sum();
+                counts.heads = counts.heads.max(waited);
+                has_ended
             }
             Wait::Message(Some(stream)) => {
                 let id = self.stream_id(*stream);
@@ -405,7 +415,7 @@ impl State {
                 }
                 let mut messages = observation.messages.iter();
                 observation.is_within_message =
-                    messages.any(|message| message.end != End::Complete);
+                    messages.any(|message| matches!(message.end, End::Open | End::Cut));
             }
         }
         observation
