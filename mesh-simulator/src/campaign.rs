@@ -1,6 +1,7 @@
 //! [`Campaign`]: plays scripts one after the other, and reports those whose runs differ.
 
-use mesh_simulator::check::{Failure, Place, check, replay, setting};
+use mesh_proxy::simulation::Feature;
+use mesh_simulator::check::{Failure, Features, Place, check, replay, setting};
 use mesh_simulator::facts::{self, Aspect, Change, Facts};
 use mesh_simulator::report::{diagram, side_by_side, value};
 use mesh_simulator::script::Script;
@@ -13,21 +14,27 @@ const MAX_REPORTS: usize = 10;
 
 /// The scripts that were played, and the ones that differ.
 pub(crate) struct Campaign {
-    places: Vec<Place>,
-    replays: bool,
-    is_verbose: bool,
-    is_brief: bool,
+    options: CampaignOptions,
     played: u64,
     failed: Vec<String>,
 }
 
+/// Where scripts are played, and what is printed.
+pub(crate) struct CampaignOptions {
+    pub(crate) places: Vec<Place>,
+    pub(crate) features: Features,
+    /// Prints observations and trace of each script, and shrinks none.
+    pub(crate) replays: bool,
+    /// Prints the name of each script.
+    pub(crate) is_verbose: bool,
+    /// Prints of scripts that differ only the names, where, and how.
+    pub(crate) is_brief: bool,
+}
+
 impl Campaign {
-    pub(crate) fn new(places: Vec<Place>, replays: bool, is_verbose: bool, is_brief: bool) -> Self {
+    pub(crate) fn new(options: CampaignOptions) -> Self {
         Self {
-            places,
-            replays,
-            is_verbose,
-            is_brief,
+            options,
             played: 0,
             failed: Vec::new(),
         }
@@ -48,18 +55,26 @@ impl Campaign {
 
     /// Plays a script, and prints a failure.
     pub(crate) fn play(&mut self, name: &str, script: &Script, seed: u64) -> anyhow::Result<()> {
-        if self.is_verbose {
+        let CampaignOptions {
+            places, features, ..
+        } = &self.options;
+        if self.options.is_verbose {
             print_lines(&[name.to_owned()])?;
         }
         self.played += 1;
-        let failure = check(script, seed, &self.places)?;
+        let failure = check(script, seed, places, features)?;
         if let Some(failure) = failure {
             self.failed.push(name.to_owned());
-            if self.failed.len() <= MAX_REPORTS && !self.is_brief {
-                report(name, script, seed, &failure, !self.replays)?;
+            if self.options.is_brief {
+                let (place, features) = (failure.place, failure.features());
+                let mut lines = vec![format!("✗ {name}: {place}, {features}")];
+                lines.extend(changes(&failure));
+                print_lines(&lines)?;
+            } else if self.failed.len() <= MAX_REPORTS {
+                report(name, script, seed, &failure, !self.options.replays)?;
             }
-        } else if self.replays {
-            for place in &self.places {
+        } else if self.options.replays {
+            for place in places {
                 let setting = setting(script, seed, 0, *place);
                 show(script, &setting)?;
             }
@@ -78,7 +93,8 @@ fn show(script: &Script, setting: &Setting) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints all about a failure, with the smallest script that differs so if it `shrinks`.
+/// Prints all about a failure, with the fewest features and the smallest script that differ so if
+/// it `shrinks`.
 fn report(
     name: &str,
     script: &Script,
@@ -87,28 +103,31 @@ fn report(
     shrinks: bool,
 ) -> anyhow::Result<()> {
     let mut last = failure.clone();
-    let fails = |script: &Script| {
-        let found = check(script, seed, &[failure.place]).ok().flatten();
-        let is_same = found.filter(|found| is_alike(found, failure));
+    let mut fails = |script: &Script, features: &[Feature]| {
+        let features = Features::These(features.to_vec());
+        let found = check(script, seed, &[failure.place], &features);
+        let is_same = found.ok().flatten().filter(|it| is_alike(it, failure));
         is_same.map(|found| last = found).is_some()
     };
-    let smallest = if shrinks {
-        shrink(script, fails)
-    } else {
-        script.clone()
-    };
+    let mut features = failure.setting.settings.features.clone();
+    let mut smallest = script.clone();
+    if shrinks {
+        for feature in features.clone() {
+            let mut others = features.clone();
+            others.retain(|other| *other != feature);
+            if fails(script, &others) {
+                features = others;
+            }
+        }
+        smallest = shrink(script, |script| fails(script, &features));
+    }
     let [direct, other] = replay(&smallest, seed, &last)?;
     let facts_of = |run: &Run| -> Facts { facts::of_run(&run.observed, smallest.protocol) };
     let mut lines = vec![
         format!("✗ {name}: runs differ at {}, seed {seed}", failure.place),
         format!("  {:?}", last.setting),
     ];
-    for change in &last.changes {
-        let (left, right) = (value(change.direct.as_ref()), value(change.mesh.as_ref()));
-        lines.push(format!("  {}: {left} ≠ {right}", change.key));
-    }
-    let broken = last.broken.iter();
-    lines.extend(broken.map(|broken| format!("  broken: {broken}")));
+    lines.extend(changes(&last));
     lines.push("--- the smallest script that differs so".to_owned());
     lines.extend(smallest.to_string().lines().map(str::to_owned));
     lines.push("--- observations".to_owned());
@@ -118,11 +137,23 @@ fn report(
     lines.push("--- other run".to_owned());
     lines.extend(diagram(&other.events));
     lines.push(format!(
-        "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {}",
-        failure.place
+        "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {} --features {}",
+        failure.place,
+        last.features(),
     ));
     print_lines(&lines)?;
     Ok(())
+}
+
+/// A line for each change, and for each invariant that is broken.
+fn changes(failure: &Failure) -> Vec<String> {
+    let changes = failure.changes.iter().map(|change| {
+        let (left, right) = (value(change.direct.as_ref()), value(change.mesh.as_ref()));
+        format!("  {}: {left} ≠ {right}", change.key)
+    });
+    let broken = failure.broken.iter();
+    let broken = broken.map(|broken| format!("  broken: {broken}"));
+    changes.chain(broken).collect()
 }
 
 /// A smaller script must leave something behind too, or differ in the most telling way.

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-use mesh_proxy::simulation::{self, SetUpError};
+use mesh_proxy::simulation::{self, Feature, SetUpError};
 use mesh_simnet::{Conditions, Pieces};
-use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 
 use crate::compare::{self, Case};
 use crate::facts::{self, Aspect, Change, Facts};
 use crate::requests::Requests;
+use crate::retries;
 use crate::script::{Protocol, Script, Side, Step};
 use crate::world::{self, Position, Run, Setting, Settings};
 
@@ -41,6 +42,13 @@ pub struct Failure {
     pub changes: Vec<Change>,
     /// The invariants that the run has broken.
     pub broken: Vec<String>,
+}
+
+impl Failure {
+    /// The features of the mesh.
+    pub fn features(&self) -> Features {
+        Features::These(self.setting.settings.features.clone())
+    }
 }
 
 /// Runs of one script at one place, made when they are needed.
@@ -98,11 +106,24 @@ impl<'a> Runs<'a> {
         }
         let run = world::run(self.script, setting, false)?;
         let facts = facts::of_run(&run.observed, self.script.protocol);
+        let features = &setting.settings.features;
+        let mut broken = run.broken;
+        let has_retries = features.contains(&Feature::Retries)
+            || mesh_changes.contains(&simulation::Change::Retry);
+        if has_retries && retries::are_there(&self.requests, &facts) {
+            self.run(FIRST_RUNS)?;
+            let most = retries::most(self.script, setting.position);
+            let rules = retries::broken(&self.requests, most, &self.facts, &facts);
+            broken.extend(rules);
+            if mesh_changes.is_empty() {
+                return Ok((Vec::new(), broken));
+            }
+        }
         let changes = match mesh_changes.as_slice() {
-            [] => self.unexplained(setting.position, &facts, most)?,
+            [] => self.unexplained(setting.position, features, &facts, most)?,
             _ => incomplete(&facts),
         };
-        Ok((changes, run.broken))
+        Ok((changes, broken))
     }
 
     /// The changes of a run through the mesh that none of these runs, which are direct, shows, and
@@ -114,6 +135,7 @@ impl<'a> Runs<'a> {
     pub fn unexplained(
         &mut self,
         position: Position,
+        features: &[Feature],
         mesh: &Facts,
         most: u64,
     ) -> Result<Vec<Change>, SetUpError> {
@@ -121,6 +143,7 @@ impl<'a> Runs<'a> {
             let case = Case {
                 protocol: runs.script.protocol,
                 position,
+                features,
                 requests: &runs.requests,
             };
             compare::unexplained(case, &runs.facts, mesh)
@@ -261,7 +284,72 @@ pub fn setting(script: &Script, seed: u64, n: u64, place: Place) -> Setting {
             client: variable("LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT"),
             server: variable("LINKERD2_PROXY_INBOUND_CONNECT_TIMEOUT"),
             is_opaque: place.is_opaque,
+            features: Vec::new(),
         },
+    }
+}
+
+/// The features that the mesh of a run has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Features {
+    /// As the seed draws them: none in half of the runs.
+    Drawn,
+    These(Vec<Feature>),
+}
+
+/// The text for a mesh without features.
+const NO_FEATURES: &str = "none";
+
+impl FromStr for Features {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = |name: &str| {
+            let found = Feature::ALL.into_iter().find(|it| it.as_str() == name);
+            found.ok_or_else(|| {
+                let names = Feature::ALL.map(Feature::as_str).join(", ");
+                format!("features are {names}, separated by commas; or {NO_FEATURES}")
+            })
+        };
+        let names = text.split(',').filter(|_| text != NO_FEATURES);
+        Ok(Self::These(names.map(parse).collect::<Result<_, _>>()?))
+    }
+}
+
+impl Display for Features {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drawn => f.write_str("drawn"),
+            Self::These(features) if features.is_empty() => f.write_str(NO_FEATURES),
+            Self::These(features) => {
+                let names: Vec<&str> = features.iter().map(|it| it.as_str()).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+impl Features {
+    /// Adds the features to the setting of a script that have an effect there.
+    fn add_to(&self, script: &Script, setting: &mut Setting) {
+        let features: Vec<Feature> = match self {
+            Self::Drawn => {
+                // The choices of the network must not depend on them.
+                let mut random = SmallRng::seed_from_u64(!setting.seed);
+                let share = if random.random() { 0.3 } else { 0.0 };
+                let all = Feature::ALL.into_iter();
+                all.filter(|_| random.random_bool(share)).collect()
+            }
+            Self::These(features) => features.clone(),
+        };
+        let is_opaque = setting.settings.is_opaque;
+        // A client whose proxy refuses its protocol does not complete its steps.
+        let is_served = script.protocol != Protocol::Tcp || mesh_changes(script).is_empty();
+        let has_effect = |feature: &Feature| {
+            feature.has_effect(setting.position)
+                && (*feature != Feature::RateLimit || is_served && !is_opaque)
+        };
+        setting.settings.features = features.into_iter().filter(has_effect).collect();
     }
 }
 
@@ -280,18 +368,24 @@ fn at_most(pieces: Pieces, most: u64, script: &Script) -> Pieces {
     }
 }
 
-/// Plays a script at each place, under conditions that the seed draws. Returns the first run that
-/// differs from direct ones, or that leaves something behind.
+/// Plays a script at each place, under conditions that the seed draws, with these features. Returns
+/// the first run that differs from direct ones, or that leaves something behind.
 ///
 /// # Errors
 ///
 /// A proxy cannot be set up.
-pub fn check(script: &Script, seed: u64, places: &[Place]) -> Result<Option<Failure>, SetUpError> {
+pub fn check(
+    script: &Script,
+    seed: u64,
+    places: &[Place],
+    features: &Features,
+) -> Result<Option<Failure>, SetUpError> {
     let mut direct = Runs::new(script, seed, Place::DIRECT);
     // A place has the same conditions whatever other places are played.
     let all = (MAX_RUNS..).zip(&Place::ALL);
     for (n, place) in all.filter(|(_, place)| places.contains(place)) {
-        let setting = setting(script, seed, n, *place);
+        let mut setting = setting(script, seed, n, *place);
+        features.add_to(script, &mut setting);
         let (changes, broken) = direct.judge(&setting, MAX_RUNS)?;
         if !changes.is_empty() || !broken.is_empty() {
             return Ok(Some(Failure {
@@ -305,26 +399,32 @@ pub fn check(script: &Script, seed: u64, places: &[Place]) -> Result<Option<Fail
     Ok(None)
 }
 
-/// The names of the rows that a script needs at any place, under ideal conditions.
+/// The names of the rows that a script needs at any place, under ideal conditions, with these
+/// features.
 ///
 /// # Errors
 ///
 /// A proxy cannot be set up.
-pub fn rows(script: &Script) -> Result<BTreeSet<&'static str>, SetUpError> {
-    let facts = |place| -> Result<Facts, SetUpError> {
-        let run = world::run(script, &setting(script, 0, 0, place), false)?;
-        Ok(facts::of_run(&run.observed, script.protocol))
+pub fn rows(script: &Script, features: &Features) -> Result<BTreeSet<&'static str>, SetUpError> {
+    let play = |place| -> Result<(Facts, Vec<Feature>), SetUpError> {
+        let mut setting = setting(script, 0, 0, place);
+        features.add_to(script, &mut setting);
+        let run = world::run(script, &setting, false)?;
+        let facts = facts::of_run(&run.observed, script.protocol);
+        Ok((facts, setting.settings.features))
     };
-    let direct = facts(Place::DIRECT)?;
+    let (direct, _) = play(Place::DIRECT)?;
     let requests = Requests::of(script);
     let mut rows = BTreeSet::new();
     for place in Place::ALL {
+        let (facts, features) = play(place)?;
         let case = Case {
             protocol: script.protocol,
             position: place.position,
+            features: &features,
             requests: &requests,
         };
-        rows.extend(compare::rows(case, &direct, &facts(place)?));
+        rows.extend(compare::rows(case, &direct, &facts));
     }
     Ok(rows)
 }
@@ -344,6 +444,33 @@ pub fn replay(script: &Script, seed: u64, failure: &Failure) -> Result<[Run; 2],
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn features_are_named_and_drawn_by_the_seed() {
+        let parse = |text: &str| text.parse::<Features>();
+        let some = Features::These(vec![Feature::Tap, Feature::Mirror]);
+        assert_eq!(parse("tap,mirror"), Ok(some.clone()));
+        assert_eq!(some.to_string(), "tap,mirror");
+        assert_eq!(parse("none"), Ok(Features::These(Vec::new())));
+        let error = parse("tap,").expect_err("an empty name");
+        assert!(error.contains("rate-limit"), "{error}");
+
+        let script = Script::parse("protocol tcp\nclient:\nserver:\n").expect("a script");
+        let drawn = |n, place| {
+            let mut setting = setting(&script, 1, n, place);
+            Features::Drawn.add_to(&script, &mut setting);
+            setting.settings.features
+        };
+        let both: Vec<_> = (0..100).map(|n| drawn(n, Place::ALL[3])).collect();
+        for feature in Feature::ALL {
+            assert!(
+                both.iter().any(|drawn| drawn.contains(&feature)),
+                "{feature}"
+            );
+        }
+        assert!(both.iter().filter(|drawn| drawn.is_empty()).count() > 30);
+        assert!((0..100).all(|n| drawn(n, Place::DIRECT).is_empty()));
+    }
 
     #[test]
     fn large_scripts_have_large_pieces() {

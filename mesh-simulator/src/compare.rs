@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use mesh_proxy::simulation::Feature;
+
 use crate::differences::{self, Context, Difference};
-use crate::facts::{Aspect, Change, Facts, Key, Subject, shared_names};
+use crate::facts::{Aspect, Change, Facts, Key, LEFT, Subject, shared_names};
+use crate::observation::Ending;
 use crate::requests::Requests;
 use crate::script::Protocol;
 use crate::world::Position;
@@ -14,6 +17,8 @@ use crate::world::Position;
 pub struct Case<'a> {
     pub protocol: Protocol,
     pub position: Position,
+    /// What the mesh does beside forwarding.
+    pub features: &'a [Feature],
     /// What the script's clients send.
     pub requests: &'a Requests,
 }
@@ -62,6 +67,7 @@ fn judged<'a>(
     let context = Context {
         protocol: case.protocol,
         position: case.position,
+        features: case.features,
         requests: case.requests,
         direct,
         mesh,
@@ -73,6 +79,14 @@ fn judged<'a>(
 }
 
 fn agrees(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
+    if [direct, mesh]
+        .into_iter()
+        .all(|facts| is_left(&change.key, facts))
+    {
+        let parts = [&change.direct, &change.mesh];
+        let [left, right] = parts.map(|part| part.as_deref().unwrap_or_default());
+        return left.starts_with(right) || right.starts_with(left);
+    }
     let (Some(left), Some(right)) = (&change.direct, &change.mesh) else {
         return false;
     };
@@ -81,13 +95,41 @@ fn agrees(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
     }
     match change.key.aspect {
         Aspect::Bytes | Aspect::Tunnel | Aspect::Body => {
-            let is_cut = |facts: &Facts| is_cut_short(&change.key, facts);
+            let is_cut =
+                |facts: &Facts| is_cut_short(&change.key, facts) || was_left(&change.key, facts);
             let is_prefix = left.starts_with(right) || right.starts_with(left);
             is_prefix && is_cut(direct) && is_cut(mesh)
         }
+        Aspect::End => was_left(&change.key, direct) && was_left(&change.key, mesh),
         Aspect::Order => same_order(left, right),
         _ => false,
     }
+}
+
+/// Whether the observer of a message has reset its stream. It has read what had arrived by then.
+fn is_left(key: &Key, facts: &Facts) -> bool {
+    let end = facts.get(&Key {
+        aspect: Aspect::End,
+        ..key.clone()
+    });
+    end.is_some_and(|end| end == LEFT.as_bytes())
+}
+
+/// Whether a peer has closed a connection by itself, or a client the one of a response. It has read
+/// what had arrived by then: a script waits for what it needs.
+fn was_left(key: &Key, facts: &Facts) -> bool {
+    let (Subject::Response(connection, _) | Subject::Connection(connection)) = key.subject else {
+        return false;
+    };
+    let aspects = [Aspect::Ending, Aspect::IdleEnding];
+    aspects.into_iter().any(|aspect| {
+        let ending = facts.get(&Key {
+            peer: key.peer,
+            subject: Subject::Connection(connection),
+            aspect,
+        });
+        ending.is_some_and(|ending| ending == Ending::Own.name().as_bytes())
+    })
 }
 
 /// Whether an RST has ended the message or connection of the bytes. It discards bytes in flight
@@ -174,6 +216,7 @@ mod tests {
         let case = Case {
             protocol: Protocol::Tcp,
             position: Position::Both,
+            features: &[],
             requests: &Requests::default(),
         };
         assert_eq!(unexplained(case, &left, &mesh), []);

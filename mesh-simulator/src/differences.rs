@@ -8,6 +8,8 @@ mod fields;
 mod http;
 mod tcp;
 
+use mesh_proxy::simulation::Feature;
+
 pub use self::document::render;
 use crate::facts::{Aspect, Change, Facts, Key, Subject};
 use crate::requests::Requests;
@@ -33,6 +35,7 @@ pub struct Difference {
 pub struct Context<'a> {
     pub protocol: Protocol,
     pub position: Position,
+    pub features: &'a [Feature],
     /// What the script's clients send.
     pub requests: &'a Requests,
     pub direct: &'a Facts,

@@ -17,6 +17,7 @@ pub mod planted;
 pub mod pods;
 pub mod report;
 pub mod requests;
+mod retries;
 pub mod script;
 pub mod shrink;
 mod websocket;

@@ -14,12 +14,12 @@ use anyhow::Context as _;
 use clap::Parser;
 use mesh_local::node_paths::Name;
 use mesh_planted::Bug;
-use mesh_simulator::check::Place;
+use mesh_simulator::check::{Features, Place};
 use mesh_simulator::script::Script;
 use mesh_simulator::{corpus, differences, generate, planted};
 use xtask::{print_lines, seed, workspace};
 
-use campaign::Campaign;
+use campaign::{Campaign, CampaignOptions};
 
 /// The most scripts that are played on a local node.
 const SAMPLE: usize = 50;
@@ -52,9 +52,13 @@ struct Options {
     /// `-opaque`. May be repeated
     #[arg(long = "place", value_name = "NAME")]
     places: Vec<Place>,
+    /// Give the mesh these features (docs/simulation.md), separated by commas, or `none`; otherwise
+    /// the seed draws them
+    #[arg(long, value_name = "NAMES")]
+    features: Option<Features>,
     /// Play scripts of the corpus between pods of this local node, on sockets of the kernel, and
     /// compare them with simulated runs (docs/simulation.md)
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["minutes", "script", "places", "replay", "brief", "print"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["minutes", "script", "places", "features", "replay", "brief", "print"])]
     node: Option<Name>,
     /// Print the trace and both observations of each script, also if they agree, and shrink none
     #[arg(long)]
@@ -120,7 +124,13 @@ fn main() -> anyhow::Result<ExitCode> {
             node, &sample, seed,
         )?)));
     }
-    let mut campaign = Campaign::new(places, options.replay, options.verbose, options.brief);
+    let mut campaign = Campaign::new(CampaignOptions {
+        places,
+        features: options.features.clone().unwrap_or(Features::Drawn),
+        replays: options.replay,
+        is_verbose: options.verbose,
+        is_brief: options.brief,
+    });
     if let Some(path) = &options.script {
         let script = corpus::read_file(path)?;
         campaign.play(&path.display().to_string(), &script, seed)?;

@@ -151,7 +151,7 @@ async fn play_all(
 fn changes(script: &Script, seed: u64, place: Place, facts: &Facts) -> anyhow::Result<Vec<Change>> {
     let mut direct = Runs::new(script, seed, Place::DIRECT);
     if direct
-        .unexplained(place.position, facts, MAX_RUNS)?
+        .unexplained(place.position, &[], facts, MAX_RUNS)?
         .is_empty()
     {
         return Ok(Vec::new());

@@ -2,19 +2,20 @@
 
 mod panics;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use mesh_proxy::simulation::{
-    self, CHANGE_TIME, Change, MOVED_SERVER, Placement, SetUpError, place,
+    self, CHANGE_TIME, Change, Feature, MIRROR, MOVED_SERVER, Placement, SetUpError, place,
 };
 pub use mesh_proxy::simulation::{Position, Settings};
 use mesh_simnet::{Conditions, Event, Network, Role};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::message;
 use crate::observation::{Observation, Observed};
@@ -91,6 +92,8 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
             }));
         }
     }
+    let mirrors = setting.settings.features.contains(&Feature::Mirror);
+    let mirroring = mirrors.then(|| mirror(&network, setting.seed));
     let peers = Peers::start(script, Applications(network.clone()), listeners);
     change_mesh(&placement, &peers, &made);
     peers.settle(MAX_TIME).await;
@@ -103,6 +106,8 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
     if !setting.settings.is_opaque && !made.has_moved.get() {
         broken.extend(wrong_identities(setting.position, &observed.servers));
     }
+    // It would keep its connections.
+    drop(mirroring);
     broken.extend(leaks(&network, placement).await);
     Ok(Run {
         observed,
@@ -110,6 +115,30 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
         hash,
         broken,
     })
+}
+
+/// Starts the host that gets copies of requests, until the result is dropped. As the seed draws, it
+/// refuses connections, closes them, or keeps them and reads nothing.
+fn mirror(network: &Network, seed: u64) -> AbortOnDropHandle<()> {
+    let process = network.process(MIRROR.ip(), Role::Application);
+    let (listens, keeps) = match seed % 3 {
+        0 => (false, false),
+        1 => (true, false),
+        _ => (true, true),
+    };
+    // The host has no other listener.
+    let listener = listens
+        .then(|| process.listen(MIRROR.port()).ok())
+        .flatten();
+    AbortOnDropHandle::new(spawn_local(async move {
+        let mut kept = Vec::new();
+        while let Some(listener) = &listener {
+            let accepted = listener.accept().await;
+            if keeps {
+                kept.push(accepted);
+            }
+        }
+    }))
 }
 
 /// The changes of the mesh that invariants depend on.
@@ -127,13 +156,13 @@ struct Made {
 
 /// Changes the mesh when a script sets the signal that is named after the change.
 fn change_mesh(placement: &Placement, peers: &Peers, made: &Rc<Made>) {
-    let make = Rc::new(placement.changes());
+    let make = Rc::new(RefCell::new(placement.changes()));
     for change in Change::ALL {
         let (signals, make) = (peers.signals(), Rc::clone(&make));
         let (received, made) = (peers.received(), Rc::clone(made));
         spawn_local(async move {
             signals.wait(change.as_str()).await;
-            make(change);
+            (make.borrow_mut())(change);
             match change {
                 Change::Deny => {
                     sleep(CHANGE_TIME).await;

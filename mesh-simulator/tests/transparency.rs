@@ -6,13 +6,15 @@
     reason = "a test panics when its requirements are not met"
 )]
 
+use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use mesh_simulator::check::{Place, check, mesh_changes, rows, setting};
+use mesh_proxy::simulation::Feature;
+use mesh_simulator::check::{Features, Place, check, mesh_changes, rows, setting};
 use mesh_simulator::facts::{self, Aspect};
 use mesh_simulator::report::value;
 use mesh_simulator::script::{Script, Side};
@@ -29,7 +31,7 @@ fn named() -> Vec<corpus::Named> {
 
 /// The differences of a script at any place, with all that is needed to see them again.
 fn difference(name: &str, script: &Script, seed: u64) -> Option<String> {
-    let failure = check(script, seed, &Place::ALL).expect("a set-up")?;
+    let failure = check(script, seed, &Place::ALL, &Features::Drawn).expect("a set-up")?;
     let changes = failure.changes.iter().map(|change| {
         let [left, right] = [&change.direct, &change.mesh].map(|it| value(it.as_ref()));
         format!("{}: {left} ≠ {right}\n", change.key)
@@ -130,7 +132,9 @@ fn each_row_is_shown_by_its_script() {
     for row in differences::all() {
         let named = named().into_iter().find(|named| named.name == row.script);
         let named = named.unwrap_or_else(|| panic!("{} is not in the corpus", row.script));
-        let shown = rows(&named.script).expect("a set-up");
+        let shown = |features| rows(&named.script, &Features::These(features)).expect("a set-up");
+        let shown = [Vec::new(), Feature::ALL.to_vec()].map(shown);
+        let shown: BTreeSet<&str> = shown.into_iter().flatten().collect();
         if !shown.contains(row.name) {
             missing.push(format!("{}: {} shows {shown:?}", row.name, row.script));
         }
@@ -176,7 +180,7 @@ fn wrong_expectation_of_a_changed_mesh_fails() {
     let named = corpus::read(&directory, "mesh/denied-request").expect("the corpus is valid");
     let text = named[0].script.to_string().replace("403", "404");
     let script = Script::parse(&text).expect("a script");
-    let failure = check(&script, 0, &[Place::ALL[2]]).expect("a set-up");
+    let failure = check(&script, 0, &[Place::ALL[2]], &Features::Drawn).expect("a set-up");
     let failure = failure.expect("the request is denied");
     assert_eq!(failure.changes[0].key.aspect, Aspect::StoppedAt);
 }

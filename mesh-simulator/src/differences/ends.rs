@@ -5,9 +5,14 @@ use crate::facts::{Aspect, Change, Facts, Key, Subject};
 use crate::script::{Protocol, Side};
 
 pub(super) fn is_pooling(context: &Context<'_>, change: &Change) -> bool {
-    let is_servers = context.protocol != Protocol::Tcp && change.key.peer == Side::Server;
+    if context.protocol == Protocol::Tcp {
+        return false;
+    }
     let counts = [context.direct, context.mesh].map(accepted);
-    is_servers
+    if counts[0] < counts[1] && is_answered_anew(context, change) {
+        return true;
+    }
+    change.key.peer == Side::Server
         && match change.key.aspect {
             Aspect::Connections | Aspect::IdleEnding | Aspect::GoAway => true,
             // A connection with other requests than a direct one has other steps.
@@ -18,6 +23,102 @@ pub(super) fn is_pooling(context: &Context<'_>, change: &Change) -> bool {
             }
             _ => false,
         }
+}
+
+/// What follows a request that the proxy sends on a connection of its own, because it offers an
+/// upgrade or is of HTTP/1.0. A script responds on each connection from its beginning, as to an
+/// earlier request.
+fn is_answered_anew(context: &Context<'_>, change: &Change) -> bool {
+    let has_own_connection = context.direct.iter().any(|(key, value)| {
+        matches!(key.subject, Subject::Request(_))
+            && match &key.aspect {
+                Aspect::Field(name) => name == "upgrade",
+                Aspect::Pseudo(name) => name == "version" && value == b"HTTP/1.0",
+                _ => false,
+            }
+    });
+    if !has_own_connection {
+        return false;
+    }
+    let response = |facts: &Facts, key: &Key| {
+        let fact = |aspect| sibling(facts, key, aspect).map(<[u8]>::to_vec);
+        (
+            fact(Aspect::Pseudo("status".to_owned())),
+            fact(Aspect::Body),
+        )
+    };
+    let is_response = |key: &&Key| {
+        key.peer == Side::Client
+            && matches!(key.subject, Subject::Response(..))
+            && key.aspect == Aspect::End
+    };
+    let is_anew = |key: &&Key| {
+        let (new, old) = (response(context.mesh, key), response(context.direct, key));
+        let mut earlier = context.direct.keys().filter(is_response);
+        new != old && earlier.any(|it| response(context.direct, it) == new)
+    };
+    let mut anew = context.mesh.keys().filter(is_response).filter(is_anew);
+    match change.key.subject {
+        Subject::Response(connection, n) => anew.any(|it| {
+            matches!(it.subject, Subject::Response(on, first) if on == connection && first <= n)
+        }),
+        Subject::Connection(n) => {
+            anew.any(|it| matches!(it.subject, Subject::Response(on, _) if on == n))
+        }
+        // The client waits for more of that response.
+        Subject::Request(_) => change.mesh.is_none() && anew.next().is_some(),
+        Subject::Peer => false,
+    }
+}
+
+/// The code of a client's reset after the end of its request.
+pub(super) fn is_code_of_cancelling(_: &Context<'_>, change: &Change) -> bool {
+    let direct = change.direct.as_deref().unwrap_or_default();
+    matches!(change.key.subject, Subject::Request(_))
+        && change.key.aspect == Aspect::End
+        && direct.starts_with(b"complete, then ")
+        && change.mesh.as_deref() == Some(b"complete, then CANCEL")
+}
+
+/// What follows a chunked response to a request of HTTP/1.0, which arrives without chunks.
+pub(super) fn is_after_chunks(context: &Context<'_>, change: &Change) -> bool {
+    let Some(Subject::Connection(connection)) = client_connection(&change.key).map(|it| it.subject)
+    else {
+        return false;
+    };
+    let framing = ["transfer-encoding", "content-length"];
+    let has = |facts: &Facts, n, name: &str| {
+        facts.contains_key(&Key {
+            peer: Side::Client,
+            subject: Subject::Response(connection, n),
+            aspect: Aspect::Field(name.to_owned()),
+        })
+    };
+    let version = |n| Key {
+        peer: Side::Client,
+        subject: Subject::Response(connection, n),
+        aspect: Aspect::Pseudo("version".to_owned()),
+    };
+    let mut responses = (1..).take_while(|n| context.direct.contains_key(&version(*n)));
+    let first = responses.find(|n| {
+        let is_old = context
+            .mesh
+            .get(&version(*n))
+            .is_some_and(|it| it == b"HTTP/1.0");
+        is_old
+            && has(context.direct, *n, framing[0])
+            && !framing.iter().any(|name| has(context.mesh, *n, name))
+    });
+    let Some(first) = first else {
+        return false;
+    };
+    match change.key.subject {
+        Subject::Response(_, n) => n > first && change.mesh.is_none(),
+        _ => matches!(
+            change.key.aspect,
+            Aspect::Ending | Aspect::IdleEnding | Aspect::StoppedAt
+        ),
+    }
 }
 
 /// Whether a server waits for a request that has come on another connection.
@@ -132,7 +233,10 @@ pub(super) fn is_end_of_stream(context: &Context<'_>, change: &Change) -> bool {
     if context.protocol != Protocol::Http2 {
         return false;
     }
-    if is_lost_call(context, change) || waits_for_reset_message(context, change) {
+    if is_lost_call(context, change)
+        || waits_for_reset_message(context, change)
+        || is_end_after_reset(context, change)
+    {
         return true;
     }
     let (Some(direct), Some(mesh)) = (&change.direct, &change.mesh) else {
@@ -143,6 +247,18 @@ pub(super) fn is_end_of_stream(context: &Context<'_>, change: &Change) -> bool {
     change.key.aspect == Aspect::End
         && ((is_cut && is_reset && (direct == b"complete") == mesh.starts_with(b"complete"))
             || is_excluded(context, change))
+}
+
+/// The end of a connection whose streams were reset before.
+fn is_end_after_reset(context: &Context<'_>, change: &Change) -> bool {
+    let mut ends = context
+        .mesh
+        .iter()
+        .filter(|(key, _)| matches!(key.subject, Subject::Request(_)) && key.aspect == Aspect::End);
+    change.key.peer == Side::Server
+        && change.key.aspect == Aspect::Ending
+        && change.mesh.is_none()
+        && ends.any(|(_, end)| end.starts_with(b"reset with "))
 }
 
 /// A stream that a GOAWAY has excluded, which has no response.

@@ -6,6 +6,7 @@ use crate::http1::{
     BARE_LINE_FEED, BLANK_BEFORE_COLON, FRAMING_WITHOUT_CONTENT, IDENTITY, LENGTH_AND_CHUNKED,
     REPEATED_LENGTH,
 };
+use crate::observation::Ending;
 use crate::script::Side;
 use crate::world::Position;
 
@@ -45,7 +46,9 @@ pub(super) fn is_failed_exchange(context: &Context<'_>, change: &Change) -> bool
     let statuses: [&[u8]; 2] = [b"502", b"504"];
     if matches!(change.key.subject, Subject::Response(..)) {
         let is_gateways = status(context.mesh, change).is_some_and(|it| statuses.contains(&it));
-        return is_gateways && status(context.direct, change).is_none();
+        // A reset discards bytes in flight, perhaps all of a response.
+        let is_lost = sibling(context.direct, &change.key, Aspect::End) == Some(b"cut by RST");
+        return is_gateways && (status(context.direct, change).is_none() || is_lost);
     }
     is_end_of_connection(change)
         && has_status(context.mesh, &connection, &statuses)
@@ -227,18 +230,32 @@ pub(super) fn is_repeated(context: &Context<'_>, change: &Change) -> bool {
     repeats > 0 && sent > 0 && !has_body && (is_lost || is_refused)
 }
 
+fn text(value: &[u8]) -> &str {
+    std::str::from_utf8(value).unwrap_or_default()
+}
+
 fn request_line<'a>(facts: &'a Facts, key: &Key) -> Option<(&'a [u8], &'a [u8])> {
     let part = |name: &str| sibling(facts, key, Aspect::Pseudo(name.to_owned()));
     Some((part("method")?, part("path")?))
 }
 
-/// Whether the server has responded, and has ended a client's connection later.
+/// Whether the server has ended a connection on which it had responded. A client that has left
+/// before does not see that, but the server has read another request on it.
 fn has_reused_connection(direct: &Facts) -> bool {
-    direct.keys().any(|key| {
+    let sees_end = direct.keys().any(|key| {
         key.subject == Subject::Response(1, 1)
             && key.aspect == Aspect::End
             && client_connection(key).is_some_and(|it| ended_by_server(direct, &it))
-    })
+    });
+    let closes = direct.iter().any(|(key, ending)| {
+        key.peer == Side::Server
+            && matches!(key.aspect, Aspect::Ending | Aspect::IdleEnding)
+            && [Ending::Own, Ending::Fin]
+                .map(Ending::name)
+                .contains(&text(ending))
+    });
+    let has_second = direct.keys().any(|key| key.subject == Subject::Request(2));
+    sees_end || (closes && has_second)
 }
 
 /// Whether the server says that it has not processed a request.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use mesh_proxy::simulation::Feature;
+
 use super::{Context, sibling};
 use crate::facts::{Aspect, Change, OF_CONNECTION, Subject, shared_names};
 use crate::script::Side;
@@ -84,6 +86,15 @@ pub(super) fn is_field_of_mesh(context: &Context<'_>, change: &Change) -> bool {
     // A client outside the mesh must see none of them.
     let is_for_client = change.direct.is_some() || context.position.has_client_proxy();
     is_changed && (change.key.peer == Side::Server || is_for_client)
+}
+
+pub(super) fn is_span(context: &Context<'_>, change: &Change) -> bool {
+    context.features.contains(&Feature::Tracing)
+        && matches!(change.key.subject, Subject::Request(_))
+        && matches!(
+            &change.key.aspect,
+            Aspect::Field(name) if matches!(name.as_str(), "b3" | "grpc-trace-bin" | "traceparent" | "x-b3-parentspanid" | "x-b3-spanid")
+        )
 }
 
 pub(super) fn is_version(context: &Context<'_>, change: &Change) -> bool {

@@ -1,16 +1,19 @@
 //! Differences of messages of HTTP.
 
 use super::Difference;
-use super::ends::{is_after_response, is_end_of_hop, is_end_of_stream, is_pooling};
+use super::ends::{
+    is_after_chunks, is_after_response, is_code_of_cancelling, is_end_of_hop, is_end_of_stream,
+    is_pooling,
+};
 use super::exchanges::{
     is_corrected, is_failed_exchange, is_refused_request, is_refused_response, is_repeated,
 };
 use super::fields::{
     is_authority, is_case_of_name, is_field_of_mesh, is_hop_by_hop, is_offer_of_h2c, is_order,
-    is_reason, is_version,
+    is_reason, is_span, is_version,
 };
 
-pub(super) static ROWS: [Difference; 17] = [
+pub(super) static ROWS: [Difference; 20] = [
     Difference {
         name: "offers-of-h2c",
         what: "An offer to upgrade to `h2c` does not reach the server, which responds over HTTP/1.1.",
@@ -62,6 +65,15 @@ pub(super) static ROWS: [Difference; 17] = [
         applies: is_field_of_mesh,
     },
     Difference {
+        name: "spans-of-the-mesh",
+        what: "With tracing, the parent in the trace context of a sampled request is the proxy's span.",
+        why: "W3C Trace Context §3.4: who participates in a trace replaces the parent.",
+        affected: "Servers that compare the parent with the client's span.",
+        script: "http1/fields/trace-context",
+        removal: "Not possible for a participant of the trace.",
+        applies: is_span,
+    },
+    Difference {
         name: "status-line-of-http-1.0",
         what: "A response of an HTTP/1.0 server, and a response to an HTTP/1.0 request, may have the other version of \
                HTTP/1.",
@@ -70,6 +82,16 @@ pub(super) static ROWS: [Difference; 17] = [
         script: "http1/version-1.0",
         removal: "Carrying the server's version over HTTP/2 between proxies.",
         applies: is_version,
+    },
+    Difference {
+        name: "chunks-to-http-1.0",
+        what: "A chunked response to a request of HTTP/1.0 arrives without chunks, and its connection ends with it.",
+        why: "RFC 9112 §6.1: a server must not send chunks to a client of HTTP/1.0, which does not know them. The end of \
+              the connection is the only framing without a length.",
+        affected: "Clients that announce HTTP/1.0, know chunks, and ask to keep the connection.",
+        script: "http1/chunks-to-http-1.0",
+        removal: "Holding the response until its length is known.",
+        applies: is_after_chunks,
     },
     Difference {
         name: "reason-phrase",
@@ -132,7 +154,7 @@ pub(super) static ROWS: [Difference; 17] = [
         name: "repeated-requests",
         what: "A server gets a request without a body once more when it has refused it (`REFUSED_STREAM`, GOAWAY), and an \
                idempotent one also when it has ended a connection that it had responded on, without a byte of another \
-               response.",
+               response, even if the client had closed its side.",
         why: "RFC 9113 §8.7, RFC 9110 §9.2.2 and RFC 9112 §9.3.1 allow it: the server has not processed the request, or may have \
               closed an idle connection before the request arrived. Decision 0211 says which requests are repeated.",
         affected: "Servers that close a connection to refuse a request.",
@@ -169,6 +191,16 @@ pub(super) static ROWS: [Difference; 17] = [
         script: "http2/client-leaves",
         removal: "One connection to the server for each of a client.",
         applies: is_end_of_stream,
+    },
+    Difference {
+        name: "codes-of-cancelled-requests",
+        what: "A reset by which a client cancels a request that it has sent completely reaches the server as `CANCEL`, \
+               whatever its code.",
+        why: "RFC 9113 §7: the code only says why, and servers stop in the same way.",
+        affected: "Servers that count the reasons of their clients.",
+        script: "http2/reset-codes/client-after-request",
+        removal: "Handing the code to the exchange with the server before the request's task is dropped.",
+        applies: is_code_of_cancelling,
     },
     Difference {
         name: "pooled-connections",

@@ -1,10 +1,12 @@
 //! Differences of connections without messages.
 
+use mesh_proxy::simulation::Feature;
+
 use super::{Context, Difference, accepted, sibling};
 use crate::facts::{Aspect, Change, Facts, Key, Subject};
-use crate::script::Side;
+use crate::script::{Protocol, Side};
 
-pub(super) static ROWS: [Difference; 3] = [
+pub(super) static ROWS: [Difference; 4] = [
     Difference {
         name: "unseen-client",
         what: "A server does not see a connection whose client resets it before the proxy has opened one to the server.",
@@ -35,6 +37,15 @@ pub(super) static ROWS: [Difference; 3] = [
         removal: "Forwarding such a connection as opaque plaintext where the policy admits clients without an identity.",
         applies: is_unfinished_hello,
     },
+    Difference {
+        name: "only-http-is-limited",
+        what: "A port whose protocol is detected, and to which a rate limit or a route is attached, refuses what is not HTTP.",
+        why: "Security: a client could go round the limit by bytes that are not HTTP, or by silence (ADR 0161).",
+        affected: "Ports that serve HTTP and another protocol, and have a HTTPLocalRateLimitPolicy or a route.",
+        script: "tcp/client-first",
+        removal: "Nothing: who attaches a limit to requests wants that nothing else passes by.",
+        applies: is_not_http,
+    },
 ];
 
 fn is_unseen_client(context: &Context<'_>, change: &Change) -> bool {
@@ -43,6 +54,16 @@ fn is_unseen_client(context: &Context<'_>, change: &Change) -> bool {
     let unseen = accepted(context.direct).saturating_sub(accepted(context.mesh));
     let resets = resetting_clients(context.direct);
     is_about_connections && unseen > 0 && unseen <= resets && change.mesh.as_deref() != Some(b"FIN")
+}
+
+fn is_not_http(context: &Context<'_>, _: &Change) -> bool {
+    let mut received = context.mesh.iter().filter(|(key, _)| {
+        key.peer == Side::Server && matches!(key.aspect, Aspect::Bytes | Aspect::Tunnel)
+    });
+    context.features.contains(&Feature::RateLimit)
+        && context.position.has_server_proxy()
+        && context.protocol == Protocol::Tcp
+        && received.all(|(_, bytes)| bytes.is_empty())
 }
 
 fn is_unfinished_hello(context: &Context<'_>, change: &Change) -> bool {

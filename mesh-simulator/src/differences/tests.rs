@@ -48,6 +48,7 @@ fn row_in(
     let context = Context {
         protocol: Protocol::Http1,
         position,
+        features: &[],
         requests,
         direct,
         mesh,

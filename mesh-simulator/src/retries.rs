@@ -1,0 +1,166 @@
+//! What a server may see of requests that the client's proxy retries. Its responses depend on how
+//! often it was asked, so that such a run cannot be compared with a direct one.
+
+use std::collections::BTreeMap;
+
+use crate::facts::{Aspect, Facts, Key, Subject};
+use crate::requests::Requests;
+use crate::script::{Http2Step, Script, Side, Step};
+use crate::world::Position;
+
+/// The first attempt of a request and the retries of `Feature::Retries`.
+const MAX_ATTEMPTS: usize = 3;
+/// How often each proxy sends an attempt if the server says that it has not processed it.
+const MAX_SENDS: usize = 2;
+/// A request is not sent again after more of its body than this.
+const MAX_REPLAY: usize = 64 * 1024;
+
+/// A request as a server has seen it.
+struct Seen<'a> {
+    method: &'a [u8],
+    path: &'a [u8],
+    body: &'a [u8],
+    is_complete: bool,
+}
+
+/// The most attempts that a server sees of a request. It may say that it has not processed one (RFC
+/// 9113, sections 6.8 and 8.7).
+pub(crate) fn most(script: &Script, position: Position) -> usize {
+    let mut steps = script.parts().skip(script.clients.len()).flatten();
+    let may_refuse = steps.any(|step| {
+        matches!(
+            step,
+            Step::Http2(Http2Step::GoAway { .. } | Http2Step::ResetStream { .. })
+        )
+    });
+    let sends = match position {
+        _ if !may_refuse => 1,
+        Position::Both => MAX_SENDS * MAX_SENDS,
+        _ => MAX_SENDS,
+    };
+    MAX_ATTEMPTS * sends
+}
+
+/// Whether a server has seen a request more often than the clients have sent it.
+pub(crate) fn are_there(requests: &Requests, mesh: &Facts) -> bool {
+    let seen = seen(mesh);
+    seen.iter().any(|request| {
+        let sent = requests.count(request.method, request.path);
+        let alike = |it: &&Seen<'_>| (it.method, it.path) == (request.method, request.path);
+        sent > 0 && seen.iter().filter(alike).count() > sent
+    })
+}
+
+/// The rules that attempts have broken: there are at most `most` of a request, each has the whole
+/// body or breaks off, and none follows one with more than 64 KiB of the body.
+pub(crate) fn broken(
+    requests: &Requests,
+    most: usize,
+    direct: &[Facts],
+    mesh: &Facts,
+) -> Vec<String> {
+    let mut broken = Vec::new();
+    let whole: Vec<Seen<'_>> = direct.iter().flat_map(seen).collect();
+    let mut attempts: BTreeMap<(&[u8], &[u8]), Vec<usize>> = BTreeMap::new();
+    for attempt in seen(mesh) {
+        let Seen { method, path, .. } = attempt;
+        let name = || String::from_utf8_lossy(&[method, path].join(&b' ')).into_owned();
+        let alike = |it: &&Seen<'_>| it.method == method && it.path == path && it.is_complete;
+        let mut alike = whole.iter().filter(alike).peekable();
+        if attempt.is_complete && alike.peek().is_some() && !alike.any(|it| it.body == attempt.body)
+        {
+            let bytes = attempt.body.len();
+            broken.push(format!(
+                "an attempt of {} with another body, {bytes} bytes",
+                name()
+            ));
+        }
+        // Zero if a strict reader does not read it as a request.
+        let sent = requests.count(method, path);
+        let earlier = attempts.entry((method, path)).or_default();
+        if sent == 1 && earlier.iter().any(|body| *body > MAX_REPLAY) {
+            broken.push(format!("{} was sent again after a large body", name()));
+        }
+        earlier.push(attempt.body.len());
+        let count = earlier.len();
+        if sent > 0 && count > most * sent {
+            broken.push(format!("{count} attempts of {sent} requests {}", name()));
+        }
+    }
+    broken
+}
+
+fn seen(facts: &Facts) -> Vec<Seen<'_>> {
+    let of = |subject, aspect| {
+        let peer = Side::Server;
+        let fact = facts.get(&Key {
+            peer,
+            subject,
+            aspect,
+        });
+        fact.map(Vec::as_slice).unwrap_or_default()
+    };
+    let part = |name: &str| Aspect::Pseudo(name.to_owned());
+    let subjects = (1..).map(Subject::Request);
+    let is_there = |subject: &Subject| !of(*subject, part("method")).is_empty();
+    let subjects = subjects.take_while(is_there);
+    let requests = subjects.map(|subject| Seen {
+        method: of(subject, part("method")),
+        path: of(subject, part("path")),
+        body: of(subject, Aspect::Body),
+        is_complete: of(subject, Aspect::End) == b"complete",
+    });
+    requests.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(requests: &[(&str, &str)]) -> Facts {
+        let facts = requests.iter().enumerate().flat_map(|(n, (body, end))| {
+            let subject = Subject::Request(n + 1);
+            let part = |name: &str| Aspect::Pseudo(name.to_owned());
+            let of = move |aspect, value: &str| {
+                let peer = Side::Server;
+                let key = Key {
+                    peer,
+                    subject,
+                    aspect,
+                };
+                (key, value.as_bytes().to_vec())
+            };
+            [
+                of(part("method"), "PUT"),
+                of(part("path"), "/a"),
+                of(Aspect::Body, body),
+                of(Aspect::End, end),
+            ]
+        });
+        facts.collect()
+    }
+
+    #[test]
+    fn attempts_are_few_and_whole() {
+        let text = "protocol http1\nclient:\n  send \"PUT /a HTTP/1.1\\r\\ncontent-length: 2\\r\\n\
+                    \\r\\nhi\"\nserver:\n";
+        let requests = Requests::of(&Script::parse(text).expect("a script"));
+        let direct = [facts(&[("hi", "complete")])];
+        let whole = ("hi", "complete");
+        for (attempts, expected) in [
+            (vec![whole; 3], 0),
+            (vec![whole, ("h", "cut")], 0),
+            (vec![whole; 4], 1),
+            (vec![whole, ("", "complete")], 1),
+        ] {
+            let mesh = facts(&attempts);
+            assert!(are_there(&requests, &mesh));
+            assert_eq!(
+                broken(&requests, 3, &direct, &mesh).len(),
+                expected,
+                "{attempts:?}"
+            );
+        }
+        assert!(!are_there(&requests, &direct[0]));
+    }
+}
