@@ -172,7 +172,7 @@ fn subscribe(process: &Controlled, start: Instant) -> Vec<Client> {
     .collect()
 }
 
-/// The network is mostly good: what it does to bytes, the proxies' simulator shows.
+/// The network is mostly good: the simulator of proxies covers bad ones.
 fn conditions(random: &mut SmallRng) -> Conditions {
     let pieces = match random.random_range(0..8) {
         0 => Pieces::Mixed,

@@ -1,6 +1,6 @@
-//! The random numbers that decide what the proxy does: the choice of endpoints, backends and ports,
-//! jitter, the requests that a filter affects, identifiers, and the order of maps. No other module
-//! draws any, except the TLS library for its keys and nonces.
+//! The random numbers of the proxy: for the choice of endpoints, backends and ports, jitter, the
+//! requests that a filter affects, identifiers, and the order of maps. No other module draws any,
+//! except the TLS library for its keys and nonces.
 //!
 //! With the feature `simulation`, a thread draws them from the seed of its world, if it has one.
 

@@ -194,8 +194,7 @@ pub(super) static ROWS: [Difference; 20] = [
     },
     Difference {
         name: "codes-of-cancelled-requests",
-        what: "A reset by which a client cancels a request that it has sent completely reaches the server as `CANCEL`, \
-               whatever its code.",
+        what: "A client's reset after the end of its request reaches the server as `CANCEL`, whatever its code.",
         why: "RFC 9113 §7: the code only says why, and servers stop in the same way.",
         affected: "Servers that count the reasons of their clients.",
         script: "http2/reset-codes/client-after-request",

@@ -3,7 +3,7 @@
 use mesh_proxy::simulation::Feature;
 
 use super::{Context, Difference, accepted, sibling};
-use crate::facts::{Aspect, Change, Facts, Key, Subject};
+use crate::facts::{Aspect, Change, Facts, Subject};
 use crate::script::{Protocol, Side};
 
 pub(super) static ROWS: [Difference; 4] = [
@@ -39,7 +39,7 @@ pub(super) static ROWS: [Difference; 4] = [
     },
     Difference {
         name: "only-http-is-limited",
-        what: "A port whose protocol is detected, and to which a rate limit or a route is attached, refuses what is not HTTP.",
+        what: "A port with detection and a rate limit or an attached route refuses everything but HTTP.",
         why: "Security: a client could go round the limit by bytes that are not HTTP, or by silence (ADR 0161).",
         affected: "Ports that serve HTTP and another protocol, and have a HTTPLocalRateLimitPolicy or a route.",
         script: "tcp/client-first",
@@ -110,14 +110,7 @@ fn resetting_clients(facts: &Facts) -> usize {
         key.peer == Side::Client
             && key.aspect == Aspect::Ending
             && value.as_slice() == b"closed here"
-            && facts.get(&bytes_of(key)).is_none_or(Vec::is_empty)
+            && sibling(facts, key, Aspect::Bytes).is_none_or(<[u8]>::is_empty)
     });
     keys.count()
-}
-
-fn bytes_of(key: &Key) -> Key {
-    Key {
-        aspect: Aspect::Bytes,
-        ..key.clone()
-    }
 }

@@ -1,4 +1,4 @@
-//! The end of a connection: GOAWAY, shutdown, and what its streams are told.
+//! The end of a connection: GOAWAY, shutdown, and the errors of its streams.
 
 use std::sync::mpsc;
 
