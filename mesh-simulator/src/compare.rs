@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use mesh_proxy::simulation::Feature;
 
 use crate::differences::{self, Context, Difference};
-use crate::facts::{Aspect, Change, Facts, Key, LEFT, Subject, shared_names};
+use crate::facts::{Aspect, Change, Facts, Key, LEFT, Subject, shared_names, sibling};
 use crate::observation::Ending;
 use crate::requests::Requests;
 use crate::script::Protocol;
@@ -81,7 +81,7 @@ fn judged<'a>(
 fn agrees(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
     if [direct, mesh]
         .into_iter()
-        .all(|facts| is_left(&change.key, facts))
+        .all(|facts| has_left_stream(&change.key, facts))
     {
         let parts = [&change.direct, &change.mesh];
         let [left, right] = parts.map(|part| part.as_deref().unwrap_or_default());
@@ -95,41 +95,39 @@ fn agrees(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
     }
     match change.key.aspect {
         Aspect::Bytes | Aspect::Tunnel | Aspect::Body => {
-            let is_cut =
-                |facts: &Facts| is_cut_short(&change.key, facts) || was_left(&change.key, facts);
+            let is_cut = |facts: &Facts| {
+                is_cut_short(&change.key, facts) || has_left_connection(&change.key, facts)
+            };
             let is_prefix = left.starts_with(right) || right.starts_with(left);
             is_prefix && is_cut(direct) && is_cut(mesh)
         }
-        Aspect::End => was_left(&change.key, direct) && was_left(&change.key, mesh),
+        Aspect::End => {
+            has_left_connection(&change.key, direct) && has_left_connection(&change.key, mesh)
+        }
         Aspect::Order => same_order(left, right),
         _ => false,
     }
 }
 
 /// Whether the observer of a message has reset its stream. It has read what had arrived by then.
-fn is_left(key: &Key, facts: &Facts) -> bool {
-    let end = facts.get(&Key {
-        aspect: Aspect::End,
-        ..key.clone()
-    });
-    end.is_some_and(|end| end == LEFT.as_bytes())
+fn has_left_stream(key: &Key, facts: &Facts) -> bool {
+    sibling(facts, key, Aspect::End) == Some(LEFT.as_bytes())
 }
 
 /// Whether a peer has closed a connection by itself, or a client the one of a response. It has read
 /// what had arrived by then: a script waits for what it needs.
-fn was_left(key: &Key, facts: &Facts) -> bool {
+fn has_left_connection(key: &Key, facts: &Facts) -> bool {
     let (Subject::Response(connection, _) | Subject::Connection(connection)) = key.subject else {
         return false;
     };
+    let connection = Key {
+        subject: Subject::Connection(connection),
+        ..key.clone()
+    };
     let aspects = [Aspect::Ending, Aspect::IdleEnding];
-    aspects.into_iter().any(|aspect| {
-        let ending = facts.get(&Key {
-            peer: key.peer,
-            subject: Subject::Connection(connection),
-            aspect,
-        });
-        ending.is_some_and(|ending| ending == Ending::Own.name().as_bytes())
-    })
+    aspects
+        .into_iter()
+        .any(|aspect| sibling(facts, &connection, aspect) == Some(Ending::Own.name().as_bytes()))
 }
 
 /// Whether an RST has ended the message or connection of the bytes. It discards bytes in flight
@@ -140,11 +138,7 @@ fn is_cut_short(key: &Key, facts: &Facts) -> bool {
         _ => [Aspect::Ending, Aspect::IdleEnding],
     };
     aspects.into_iter().any(|aspect| {
-        let value = facts.get(&Key {
-            aspect,
-            ..key.clone()
-        });
-        value.is_some_and(|value| {
+        sibling(facts, key, aspect).is_some_and(|value| {
             value == b"RST" || value == b"cut by RST" || value.starts_with(b"reset with ")
         })
     })

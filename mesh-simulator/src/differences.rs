@@ -11,7 +11,7 @@ mod tcp;
 use mesh_proxy::simulation::Feature;
 
 pub use self::document::render;
-use crate::facts::{Aspect, Change, Facts, Key, Subject};
+use crate::facts::{Aspect, Change, Facts, Key, Subject, sibling};
 use crate::requests::Requests;
 use crate::script::{Protocol, Side};
 use crate::world::Position;
@@ -50,15 +50,6 @@ pub fn all() -> impl Iterator<Item = &'static Difference> {
 /// The row that allows a change.
 pub fn find(context: &Context<'_>, change: &Change) -> Option<&'static Difference> {
     all().find(|row| (row.applies)(context, change))
-}
-
-/// The fact of the same subject with another aspect.
-fn sibling<'a>(facts: &'a Facts, key: &Key, aspect: Aspect) -> Option<&'a [u8]> {
-    let key = Key {
-        aspect,
-        ..key.clone()
-    };
-    facts.get(&key).map(Vec::as_slice)
 }
 
 /// The connection of the response or connection that a client's fact belongs to.

@@ -114,6 +114,15 @@ pub fn of_run(run: &Observed, protocol: Protocol) -> Facts {
     facts.0
 }
 
+/// The fact of the same subject with another aspect.
+pub(crate) fn sibling<'a>(facts: &'a Facts, key: &Key, aspect: Aspect) -> Option<&'a [u8]> {
+    let key = Key {
+        aspect,
+        ..key.clone()
+    };
+    facts.get(&key).map(Vec::as_slice)
+}
+
 /// The names of fields that both messages have, in the order of each.
 pub(crate) fn shared_names(left: &[u8], right: &[u8]) -> [Vec<Vec<u8>>; 2] {
     let names = |value: &[u8]| {

@@ -3,17 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use mesh_proxy::simulation::{MAX_REPLAY, MAX_RETRIES};
+
 use crate::facts::{Aspect, Facts, Key, Subject};
 use crate::requests::Requests;
 use crate::script::{Http2Step, Script, Side, Step};
 use crate::world::Position;
 
-/// The first attempt of a request and the retries of `Feature::Retries`.
-const MAX_ATTEMPTS: usize = 3;
 /// How often each proxy sends an attempt if the server says that it has not processed it.
 const MAX_SENDS: usize = 2;
-/// A request is not sent again after more of its body than this.
-const MAX_REPLAY: usize = 64 * 1024;
 
 /// A request as a server has seen it.
 struct Seen<'a> {
@@ -38,7 +36,7 @@ pub(crate) fn most(script: &Script, position: Position) -> usize {
         Position::Both => MAX_SENDS * MAX_SENDS,
         _ => MAX_SENDS,
     };
-    MAX_ATTEMPTS * sends
+    (1 + usize::from(MAX_RETRIES)) * sends
 }
 
 /// Whether a server has seen a request more often than the clients have sent it.

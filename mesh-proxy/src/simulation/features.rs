@@ -1,4 +1,4 @@
-//! [`Feature`]: what a mesh does beside forwarding, and what the control plane says for it.
+//! [`Feature`]: the work of a mesh beside forwarding, and its policies and variables.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use mesh_core::policy::inbound::{
 };
 use mesh_core::policy::outbound::{
     Backend, BackendTarget, Distribution, HttpRoutes, OutboundPolicy, OutboundProtocol,
-    RouteBackend, TcpVerdict,
 };
 use mesh_core::resilience::{HttpRetry, PeakEwma, Queue, Timeouts};
 use mesh_core::route::filter::{Filter, Ratio, RequestMirror};
@@ -62,8 +61,10 @@ pub(super) const BALANCED: &str = "web.shop.svc.cluster.local:80";
 const TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// More than any script sends.
 const RATE: u32 = 1_000_000;
-const MAX_RETRIES: u16 = 2;
-const MAX_REPLAY: usize = 64 * 1024;
+/// How often a request is retried with [`Feature::Retries`].
+pub const MAX_RETRIES: u16 = 2;
+/// A request is not retried with [`Feature::Retries`] after more of its body than this.
+pub const MAX_REPLAY: usize = 64 * 1024;
 /// A field that no script sends.
 const OTHER_FIELD: HeaderName = HeaderName::from_static("x-other-rule");
 
@@ -105,11 +106,11 @@ pub(super) fn outbound(endpoint: &Endpoint, features: &[Feature]) -> Option<Exte
         BackendTarget::Forward(Box::new(endpoint.clone()))
     };
     let meta = Meta::new_default("simulated");
-    let mut policy = OutboundPolicy::forwarding(&meta, target.clone(), DETECT_TIMEOUT);
+    let mut policy = OutboundPolicy::forwarding(&meta, target, DETECT_TIMEOUT);
     if let OutboundProtocol::Detect { http1, http2, .. } = &mut policy.protocol {
         for routes in [http1, http2] {
             if has(Feature::Route) {
-                divide(routes, &meta, &target);
+                divide(routes);
             }
             let rules = routes.routes.iter_mut().flat_map(|route| &mut route.rules);
             for action in rules.map(|rule| &mut rule.action) {
@@ -125,24 +126,17 @@ pub(super) fn outbound(endpoint: &Endpoint, features: &[Feature]) -> Option<Exte
     Some(mesh_api::outbound::extended_to_proto(&policy))
 }
 
-/// Gives a route another rule and another backend, and time limits.
-fn divide(routes: &mut HttpRoutes, meta: &Meta, target: &BackendTarget) {
-    let backend = || {
-        let backend = Backend {
-            meta: meta.clone(),
-            target: target.clone(),
-        };
-        Arc::new(RouteBackend {
-            backend,
-            filters: Vec::new(),
-            verdict: TcpVerdict::Forward,
-        })
-    };
+/// Gives a route another rule, its backend twice, by weight, and time limits.
+fn divide(routes: &mut HttpRoutes) {
     for route in &mut routes.routes {
-        for rule in &mut route.rules {
-            rule.action.backends =
-                Distribution::RandomAvailable(vec![(backend(), 1), (backend(), 2)]);
-            rule.action.timeouts = Timeouts {
+        for action in route.rules.iter_mut().map(|rule| &mut rule.action) {
+            if let Distribution::FirstAvailable(backends) = &action.backends {
+                let both = backends
+                    .iter()
+                    .flat_map(|it| [(it.clone(), 1), (it.clone(), 2)]);
+                action.backends = Distribution::RandomAvailable(both.collect());
+            }
+            action.timeouts = Timeouts {
                 request: Some(TIMEOUT),
                 response: Some(TIMEOUT),
                 idle: Some(TIMEOUT),

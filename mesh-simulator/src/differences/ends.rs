@@ -86,28 +86,21 @@ pub(super) fn is_after_chunks(context: &Context<'_>, change: &Change) -> bool {
     else {
         return false;
     };
-    let framing = ["transfer-encoding", "content-length"];
-    let has = |facts: &Facts, n, name: &str| {
-        facts.contains_key(&Key {
-            peer: Side::Client,
-            subject: Subject::Response(connection, n),
-            aspect: Aspect::Field(name.to_owned()),
-        })
-    };
-    let version = |n| Key {
+    let response = |n| Key {
         peer: Side::Client,
         subject: Subject::Response(connection, n),
         aspect: Aspect::Pseudo("version".to_owned()),
     };
-    let mut responses = (1..).take_while(|n| context.direct.contains_key(&version(*n)));
+    let has = |facts: &Facts, n, name: &str| {
+        sibling(facts, &response(n), Aspect::Field(name.to_owned())).is_some()
+    };
+    let mut responses = (1..).take_while(|n| context.direct.contains_key(&response(*n)));
     let first = responses.find(|n| {
-        let is_old = context
-            .mesh
-            .get(&version(*n))
-            .is_some_and(|it| it == b"HTTP/1.0");
-        is_old
-            && has(context.direct, *n, framing[0])
-            && !framing.iter().any(|name| has(context.mesh, *n, name))
+        let version = context.mesh.get(&response(*n)).map(Vec::as_slice);
+        version == Some(b"HTTP/1.0")
+            && has(context.direct, *n, "transfer-encoding")
+            && !has(context.mesh, *n, "transfer-encoding")
+            && !has(context.mesh, *n, "content-length")
     });
     let Some(first) = first else {
         return false;

@@ -230,10 +230,6 @@ pub(super) fn is_repeated(context: &Context<'_>, change: &Change) -> bool {
     repeats > 0 && sent > 0 && !has_body && (is_lost || is_refused)
 }
 
-fn text(value: &[u8]) -> &str {
-    std::str::from_utf8(value).unwrap_or_default()
-}
-
 fn request_line<'a>(facts: &'a Facts, key: &Key) -> Option<(&'a [u8], &'a [u8])> {
     let part = |name: &str| sibling(facts, key, Aspect::Pseudo(name.to_owned()));
     Some((part("method")?, part("path")?))
@@ -251,8 +247,8 @@ fn has_reused_connection(direct: &Facts) -> bool {
         key.peer == Side::Server
             && matches!(key.aspect, Aspect::Ending | Aspect::IdleEnding)
             && [Ending::Own, Ending::Fin]
-                .map(Ending::name)
-                .contains(&text(ending))
+                .iter()
+                .any(|it| ending == it.name().as_bytes())
     });
     let has_second = direct.keys().any(|key| key.subject == Subject::Request(2));
     sees_end || (closes && has_second)
