@@ -171,15 +171,17 @@ impl RedirectionProbe {
 }
 
 impl ProbeListener {
-    /// Reports a connection to the check address to the probe. Returns whether it was one, which
-    /// the caller then closes.
-    pub(crate) fn is_probe(&self, accepted: &AcceptedConnection) -> bool {
-        let is_probe = accepted.original_dst == self.addr;
-        if is_probe {
-            // If the channel is full, the probe connects again.
-            let _ = self.arrivals.try_send(accepted.peer);
+    /// Reports a connection to the check address to the probe and closes it; returns every other.
+    pub(crate) fn without_probe(&self, accepted: AcceptedConnection) -> Option<AcceptedConnection> {
+        if accepted.original_dst != self.addr {
+            return Some(accepted);
         }
-        is_probe
+        // If the channel is full, the probe connects again.
+        let _ = self.arrivals.try_send(accepted.peer);
+        // A reset could arrive before the probe reads the local address of its socket. The socket
+        // would have none, and the probe would not recognise this arrival.
+        accepted.finish();
+        None
     }
 }
 

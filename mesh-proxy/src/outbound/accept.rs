@@ -73,10 +73,13 @@ fn protocol_label(protocol: &OutboundProtocol) -> &'static str {
 impl Outbound {
     /// Serves one connection until it ends. Logs and counts every failure.
     pub(crate) async fn serve(self: Rc<Self>, accepted: AcceptedConnection) {
-        let probe_listener = self.context.probe_listener.as_ref();
-        if probe_listener.is_some_and(|listener| listener.is_probe(&accepted)) {
+        let accepted = match &self.context.probe_listener {
+            Some(listener) => listener.without_probe(accepted),
+            None => Some(accepted),
+        };
+        let Some(accepted) = accepted else {
             return;
-        }
+        };
         let (client, dst) = (accepted.peer, accepted.original_dst);
         // Each step is boxed when it begins, and freed when it ends.
         match Box::pin(self.resolve(accepted)).await {

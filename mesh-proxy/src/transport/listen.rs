@@ -7,6 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::TcpListener;
 
+use super::ends::Close;
 use super::socket::{self, Socket};
 use super::{SocketOptions, Stage, original_dst};
 
@@ -183,6 +184,11 @@ impl AcceptedConnection {
             local,
             original_dst,
         }
+    }
+
+    /// Closes the connection with FIN instead of a reset.
+    pub(crate) fn finish(self) {
+        self.tcp.close_with(Close::Fin);
     }
 }
 
