@@ -92,6 +92,8 @@ pub(crate) struct InterimResponses {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) state: MessageState,
+    /// An interim response was sent.
+    pub(crate) has_interim: bool,
     pub(crate) window: SendWindow,
     pub(crate) waker: Option<Waker>,
 }
@@ -135,6 +137,7 @@ impl Stream {
                 waker: None,
             },
             outbound: Outbound {
+                has_interim: false,
                 state: MessageState::Headers,
                 window: send_window,
                 waker: None,

@@ -100,7 +100,16 @@ impl Connection {
             self.write_headers(id.0, false, |encoder, out| {
                 message::write_response(encoder, out, response);
             });
+            if let Some(stream) = self.streams.get_mut(&id.0) {
+                stream.outbound.has_interim = true;
+            }
         }
+    }
+
+    /// Whether an interim response was sent on the stream.
+    pub fn has_sent_informational(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id.0);
+        stream.is_some_and(|stream| stream.outbound.has_interim)
     }
 
     /// Sends the final response, which is complete if `is_last`. Does nothing if one was sent or

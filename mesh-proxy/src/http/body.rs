@@ -26,8 +26,8 @@ use crate::transport::Io;
 pub(crate) use self::mirror::{GivenUp, MirrorBody};
 use self::mirror::{MirrorReader, SharedReader};
 use self::peek::PeekedBody;
-pub(crate) use self::replay::ReplayBody;
 use self::replay::ReplayReader;
+pub(crate) use self::replay::{Repeat, ReplayBody};
 pub(crate) use self::timeouts::{ExchangeProgress, ExchangeTimeouts, TimeoutError};
 
 mod mirror;

@@ -51,6 +51,14 @@ impl InterimSender {
         }
     }
 
+    /// Whether an interim response of the server has been sent.
+    pub(super) fn has_sent(&self) -> bool {
+        match self {
+            Self::Http1(interim) => interim.has_sent(),
+            Self::Http2(interim) => interim.has_sent(),
+        }
+    }
+
     /// Returns how many bytes may be read ahead of the client from the beginning, in addition to
     /// the first bytes of every response. The connection of an HTTP/1 client carries one response
     /// at a time, and takes any number.

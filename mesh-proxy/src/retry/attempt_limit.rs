@@ -6,7 +6,7 @@ use std::time::Duration;
 use mesh_core::resilience::Timeouts;
 use tokio::time::Instant;
 
-use crate::http::body::{ExchangeTimeouts, ReplayBody};
+use crate::http::body::{ExchangeTimeouts, Repeat, ReplayBody};
 use crate::http::client::SendError;
 
 /// The time limit of one attempt.
@@ -43,7 +43,7 @@ impl AttemptLimit {
             sent = &mut sending => return sent,
             expired = timeouts.expired() => expired,
         };
-        if self.body.is_kept() {
+        if self.body.repeat() == Repeat::Possible {
             Err(SendError::TimedOut(expired))
         } else {
             sending.await

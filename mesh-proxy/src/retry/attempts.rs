@@ -81,7 +81,7 @@ impl PolicyRetries<'_> {
                 Err(error) => AttemptEnd::from(&error.kind),
             };
             let withdraw = |budget: &RetryBudget| budget.withdraw(Instant::now());
-            let action = policy.decide(end, retries, body.is_kept(), withdraw);
+            let action = policy.decide(end, retries, body.repeat(), withdraw);
             if let Some(metrics) = self.metrics {
                 let counter = match action {
                     PolicyAction::Return if retries > 0 && sent.is_ok() => {

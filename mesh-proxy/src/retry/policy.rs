@@ -15,6 +15,7 @@ use mesh_planted::Bug;
 use super::budget::RetryBudget;
 use crate::error::Kind;
 use crate::http::ErrorCode;
+use crate::http::body::Repeat;
 use crate::telemetry::http::grpc_is_failure;
 
 /// When and how often a request is sent again.
@@ -69,7 +70,8 @@ pub(crate) enum AttemptEnd {
 /// What follows an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyAction {
-    /// The result is returned, because it is none that the policy retries.
+    /// The result is returned, because it is none that the policy retries, or the client has
+    /// received a part of it.
     Return,
     Retry,
     /// The result is returned although the policy would retry it: the limit of retries was reached.
@@ -115,21 +117,21 @@ impl RetryPolicy {
         }))
     }
 
-    /// Decides what follows an attempt that ended with `end`, after `retries` retries. `is_kept`:
-    /// the request's body can be sent again. `withdraw` takes a retry from the budget; it is called
+    /// Decides what follows an attempt that ended with `end`, after `retries` retries. `withdraw`
+    /// takes a retry from the budget; it is called
     /// last, because nothing else may prevent a retry that was paid for.
     pub(crate) fn decide(
         &self,
         end: AttemptEnd,
         retries: u16,
-        is_kept: bool,
+        repeat: Repeat,
         withdraw: impl FnOnce(&RetryBudget) -> bool,
     ) -> PolicyAction {
-        if !self.conditions.include(end) {
+        if !self.conditions.include(end) || repeat == Repeat::Answered {
             PolicyAction::Return
         } else if retries >= self.max_retries + u16::from(Bug::RetryOnceMore.is_planted()) {
             PolicyAction::LimitExceeded
-        } else if !is_kept {
+        } else if repeat == Repeat::NotKept {
             PolicyAction::NotKept
         } else if self
             .budget
@@ -210,6 +212,7 @@ mod tests {
     use mesh_core::profile::ResponseMatch;
 
     use super::PolicyAction::{LimitExceeded, NotKept, OverBudget, Retry, Return};
+    use super::Repeat::{Answered, Possible};
     use super::*;
 
     fn policy(max_retries: u16) -> RetryPolicy {
@@ -253,7 +256,7 @@ mod tests {
             (AttemptEnd::Failed, false),
         ] {
             let expected = if is_retried { Retry } else { Return };
-            let decided = policy(1).decide(end, 0, true, |_| unreachable!());
+            let decided = policy(1).decide(end, 0, Possible, |_| unreachable!());
             assert_eq!(decided, expected, "{end:?}");
         }
     }
@@ -261,20 +264,20 @@ mod tests {
     #[test]
     fn limit_and_lost_body_end_retries() {
         let failure = response(503, None);
-        for (retries, max_retries, is_kept, expected) in [
-            (0, 0, true, LimitExceeded),
-            (0, 2, true, Retry),
-            (1, 2, true, Retry),
-            (2, 2, true, LimitExceeded),
-            (3, 2, true, LimitExceeded),
-            (0, 2, false, NotKept),
-            (2, 2, false, LimitExceeded),
-            (u16::MAX, u16::MAX, true, LimitExceeded),
+        for (retries, max_retries, repeat, expected) in [
+            (0, 0, Possible, LimitExceeded),
+            (0, 2, Possible, Retry),
+            (1, 2, Possible, Retry),
+            (2, 2, Possible, LimitExceeded),
+            (3, 2, Possible, LimitExceeded),
+            (0, 2, Repeat::NotKept, NotKept),
+            (2, 2, Repeat::NotKept, LimitExceeded),
+            (0, 2, Answered, Return),
+            (u16::MAX, u16::MAX, Possible, LimitExceeded),
         ] {
-            let decide =
-                |end| policy(max_retries).decide(end, retries, is_kept, |_| unreachable!());
+            let decide = |end| policy(max_retries).decide(end, retries, repeat, |_| unreachable!());
             let decided = decide(failure);
-            assert_eq!(decided, expected, "{retries} of {max_retries}, {is_kept}");
+            assert_eq!(decided, expected, "{retries} of {max_retries}, {repeat:?}");
             assert_eq!(decide(response(200, None)), Return);
         }
     }
@@ -318,7 +321,11 @@ mod tests {
         ] {
             let policy = profile(vec![not_found.clone(), unavailable.clone()]);
             let expected = if is_retried { Retry } else { Return };
-            assert_eq!(policy.decide(end, 0, true, |_| true), expected, "{end:?}");
+            assert_eq!(
+                policy.decide(end, 0, Possible, |_| true),
+                expected,
+                "{end:?}"
+            );
         }
     }
 
@@ -326,13 +333,13 @@ mod tests {
     fn budget_is_asked_only_for_retries_that_nothing_else_prevents() {
         let policy = profile(Vec::new());
         let (failure, success) = (response(500, None), response(200, None));
-        assert_eq!(policy.decide(failure, 0, true, |_| false), OverBudget);
-        for (end, retries, is_kept, expected) in [
-            (success, 0, true, Return),
-            (failure, 1, true, LimitExceeded),
-            (failure, 0, false, NotKept),
+        assert_eq!(policy.decide(failure, 0, Possible, |_| false), OverBudget);
+        for (end, retries, repeat, expected) in [
+            (success, 0, Possible, Return),
+            (failure, 1, Possible, LimitExceeded),
+            (failure, 0, Repeat::NotKept, NotKept),
         ] {
-            let decided = policy.decide(end, retries, is_kept, |_| unreachable!());
+            let decided = policy.decide(end, retries, repeat, |_| unreachable!());
             assert_eq!(decided, expected);
         }
     }

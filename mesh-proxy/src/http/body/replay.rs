@@ -23,6 +23,17 @@ use crate::limits::replay_memory::{ReplayMemory, Reservation};
 #[derive(Clone)]
 pub(crate) struct ReplayBody(Rc<RefCell<State>>);
 
+/// Whether a request may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    Possible,
+    /// A part of its body is not kept.
+    NotKept,
+    /// Its client has received an interim response: it would see parts of the responses to two
+    /// attempts.
+    Answered,
+}
+
 /// The body of one attempt.
 pub(super) struct ReplayReader {
     state: Rc<RefCell<State>>,
@@ -119,9 +130,16 @@ impl ReplayBody {
         Some(body)
     }
 
-    /// Whether another attempt can send the request.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.0.borrow().kept.is_some()
+    /// Whether another attempt may send the request.
+    pub(crate) fn repeat(&self) -> Repeat {
+        let state = self.0.borrow();
+        if state.interim.as_ref().is_some_and(InterimSender::has_sent) {
+            Repeat::Answered
+        } else if state.kept.is_some() {
+            Repeat::Possible
+        } else {
+            Repeat::NotKept
+        }
     }
 
     /// Whether the client has sent all of it, and all of it is kept.

@@ -76,6 +76,8 @@ struct Inner {
     /// The error of the body, which determines the server's response.
     body_error: Option<MessageError>,
     expectation: ExpectContinue,
+    /// The client of the last request has been sent an interim response of the server.
+    has_interim: bool,
     output: WriteBuffer,
     /// The connection's task, while it waits until the body is no longer in use.
     connection_task: Option<Waker>,
@@ -144,6 +146,7 @@ impl Connection {
             reader_waits: false,
             body_error: None,
             expectation: ExpectContinue::None,
+            has_interim: false,
             output: WriteBuffer::new(),
             connection_task: None,
             upstream: None,
@@ -218,6 +221,7 @@ impl Connection {
         expects_continue: bool,
     ) -> Option<IncomingBody> {
         let mut inner = self.inner();
+        inner.has_interim = false;
         inner.expectation = if expects_continue {
             ExpectContinue::Local
         } else {

@@ -294,6 +294,11 @@ impl InterimSender {
             .send_informational(self.id, &response);
     }
 
+    /// Whether the client has been sent an interim response.
+    pub(in crate::http) fn has_sent(&self) -> bool {
+        self.shared.connection().has_sent_informational(self.id)
+    }
+
     pub(in crate::http) fn pass_close_to(&self, upstream: UpstreamStream) {
         if self.is_client_closed() {
             upstream.close();

@@ -18,7 +18,7 @@ async fn read(body: Body) -> Bytes {
 async fn body_without_content_stays_empty() {
     let body = ReplayBody::new(Body::empty(), 10, &memory(0));
     for _ in 0..3 {
-        assert!(body.is_kept() && body.is_complete());
+        assert!(body.repeat() == Repeat::Possible && body.is_complete());
         assert!(body.next_attempt().unwrap().is_empty());
     }
 }
@@ -43,7 +43,7 @@ async fn body_that_is_not_kept_is_delivered() {
         let memory = memory(process_limit);
         let body = ReplayBody::new(Body::full("hello"), limit, &memory);
         assert_eq!(read(body.next_attempt().unwrap()).await, "hello");
-        assert!(!body.is_kept());
+        assert!(body.repeat() == Repeat::NotKept);
         // What follows the bytes that were read would look like the whole body.
         assert!(body.next_attempt().is_none());
         assert_eq!(memory.used(), 0);
@@ -74,17 +74,17 @@ proptest! {
             let memory = memory(64 * 1024);
             let body = ReplayBody::new(Body::full(content.clone()), 64 * 1024, &memory);
             for frames in stops {
-                if !body.is_kept() {
+                if body.repeat() == Repeat::NotKept {
                     break;
                 }
                 let mut attempt = body.next_attempt().unwrap();
                 for _ in 0..frames {
-                    if attempt.frame().await.is_none() || !body.is_kept() {
+                    if attempt.frame().await.is_none() || body.repeat() == Repeat::NotKept {
                         break;
                     }
                     assert!(memory.used() <= 64 * 1024);
                 }
-                if !body.is_kept() {
+                if body.repeat() == Repeat::NotKept {
                     // This attempt is the last one.
                     return;
                 }

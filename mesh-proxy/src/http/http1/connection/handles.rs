@@ -122,10 +122,16 @@ impl InterimSender {
             }
             inner.expectation = ExpectContinue::None;
         }
+        inner.has_interim = true;
         let status_line = (Version::HTTP_11, status, None);
         inner.output.append(|buffer| {
             encode::write_response(buffer, status_line, headers, FramingHeaders::Omit, None);
         });
+    }
+
+    /// Whether the client has been sent an interim response.
+    pub(crate) fn has_sent(&self) -> bool {
+        self.connection.inner().has_interim
     }
 
     pub(in crate::http) fn pass_close_to(&self, upstream: UpstreamStream) {
