@@ -7,14 +7,17 @@
 
 mod conditions;
 mod connection;
+mod heap;
 mod listener;
 mod network;
 mod process;
 mod stream;
 mod trace;
+pub mod usage;
 pub mod world;
 
 pub use self::conditions::{Conditions, Pieces};
+pub use self::heap::Heap;
 pub use self::listener::{Accepted, Listener};
 pub use self::network::{Fault, Network, Redirection, Role};
 pub use self::process::{Entered, Process, current};

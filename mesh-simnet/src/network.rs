@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::conditions::Conditions;
 use crate::connection::{Connection, Delivered, Side};
 use crate::trace::{Event, EventKind, Trace};
+use crate::usage;
 
 /// The port of the first connection that a host opens.
 const FIRST_SOURCE_PORT: u16 = 32_768;
@@ -186,9 +187,14 @@ impl Network {
         read(&self.state.lock().trace)
     }
 
-    /// The number of connections that an application holds, or that carry something.
+    /// The number of connections that an application holds, or that carry something. Connections of
+    /// hosts that have vanished do not count.
     pub fn open_connections(&self) -> usize {
-        self.state.lock().connections.len()
+        let state = self.state.lock();
+        let connections = state.connections.values();
+        connections
+            .filter(|connection| !hosts_are_cut(&state.faults, connection.hosts()))
+            .count()
     }
 
     /// Fails if the address is in use.
@@ -208,6 +214,7 @@ impl Network {
         listener: SocketAddr,
         cx: &Context<'_>,
     ) -> Poll<(u64, SocketAddr, SocketAddr)> {
+        let _scope = usage::call();
         let mut state = self.state.lock();
         let Some(backlog) = state.listeners.get_mut(&listener) else {
             return Poll::Pending;
@@ -234,6 +241,7 @@ impl Network {
         to: SocketAddr,
         answer: oneshot::Sender<io::Result<()>>,
     ) -> io::Result<u64> {
+        let _scope = usage::call();
         let id = self.state.lock().connect(from, to, answer)?;
         self.changed.notify_one();
         Ok(id)
@@ -245,6 +253,7 @@ impl Network {
         id: u64,
         change: impl FnOnce(&mut Connection, &mut SmallRng) -> T,
     ) -> T {
+        let _scope = usage::call();
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some(connection) = state.connections.get_mut(&id) else {

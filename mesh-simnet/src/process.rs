@@ -13,6 +13,7 @@ use crate::connection::Side;
 use crate::listener::Listener;
 use crate::network::{Network, Role};
 use crate::stream::Stream;
+use crate::usage::Scope;
 
 /// A program on a host: it opens connections from the host's address.
 #[derive(Clone)]
@@ -107,6 +108,7 @@ impl<F: Future> Future for Running<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let before = CURRENT.replace(Some(self.process.clone()));
+        let _scope = Scope::new(self.process.role == Role::Proxy);
         let polled = self.future.as_mut().poll(cx);
         CURRENT.set(before);
         polled

@@ -13,6 +13,7 @@ use tokio::task::coop;
 
 use crate::connection::{Options, Side};
 use crate::network::Network;
+use crate::usage;
 
 /// One socket of a connection. Dropping it closes it.
 pub struct Stream {
@@ -91,8 +92,9 @@ impl Stream {
         let read = self.network.with(self.connection, |connection, _| {
             connection.poll_read(self.side, slices, cx)
         });
-        if read.is_ready() {
+        if let Poll::Ready(read) = &read {
             budget.made_progress();
+            usage::note_read(read.as_ref().copied().unwrap_or_default());
         }
         read
     }

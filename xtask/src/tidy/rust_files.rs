@@ -21,9 +21,9 @@ const PRINTING_PLACES: [&str; 6] = [
     "xtask/",
 ];
 
-/// Where `unsafe` may stand: the kernel programs, the types they share, and one module per program
-/// around the kernel's interfaces.
-const UNSAFE_PLACES: [&str; 7] = [
+/// Where `unsafe` may stand: the kernel programs, the types they share, one module per program
+/// around the kernel's interfaces, and the allocator of simulations.
+const UNSAFE_PLACES: [&str; 8] = [
     "mesh-ebpf/",
     "mesh-ebpf-common/",
     "mesh-agent/src/sys.rs",
@@ -31,6 +31,7 @@ const UNSAFE_PLACES: [&str; 7] = [
     // Declares a function of the allocator.
     "mesh-proxy/src/limits/memory/allocator.rs",
     "mesh-proxy/src/time_slice.rs",
+    "mesh-simnet/src/heap.rs",
     // An application independent of the mesh, which calls the kernel directly.
     "tests/probe/raw.rs",
 ];
