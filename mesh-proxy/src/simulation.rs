@@ -19,7 +19,7 @@ mod proxy;
 
 pub use self::answers::Answers;
 pub use self::features::{Feature, MAX_REPLAY, MAX_RETRIES, MIRROR};
-pub use self::mesh::{Mesh, Pod, SetUpError};
+pub use self::mesh::{Fault, Mesh, Pod, SetUpError};
 pub use self::placement::{
     CHANGE_TIME, CLIENT_ID, CONTROL_PLANE, Change, MOVED_SERVER, Placement, Settings, place,
 };

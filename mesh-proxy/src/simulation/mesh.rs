@@ -1,12 +1,15 @@
 //! [`Mesh`]: a trust domain, its control plane and the names of its services.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_core::identity::Identity;
 use mesh_simnet::{Network, Redirection};
 use mesh_test_support::control_plane::Script;
+use tokio::time::sleep;
 
 use super::control_plane::{self, ControlPlane};
 use super::proxy::Proxy;
@@ -20,8 +23,26 @@ pub struct Mesh {
     network: Network,
     ca: SimulatedCa,
     names: Names,
-    _control_plane: ControlPlane,
+    host: IpAddr,
+    start: Box<dyn Fn() -> io::Result<ControlPlane>>,
+    control_plane: RefCell<Option<ControlPlane>>,
 }
+
+mesh_core::names! {
+    /// What happens to the control plane while the mesh runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Fault, ALL {
+        /// It ends, as by SIGKILL.
+        Ends = "control-plane-ends",
+        /// It ends, and another one starts after some seconds.
+        Restarts = "control-plane-restarts",
+        /// Nothing reaches it any more, and no proxy is told.
+        Vanishes = "control-plane-vanishes",
+    }
+}
+
+/// How long there is no control plane when it restarts.
+const RESTART_TIME: Duration = Duration::from_secs(5);
 
 /// A pod, whose address no other host has.
 #[derive(Clone, Debug)]
@@ -75,12 +96,33 @@ impl Mesh {
         for name in [DESTINATION_NAME, POLICY_NAME] {
             names.add(name, host);
         }
+        let (its_network, script) = (network.clone(), script.clone());
+        let start = move || ControlPlane::start(&its_network, host, &credentials, &script);
         Ok(Self {
-            _control_plane: ControlPlane::start(network, host, &credentials, script)?,
+            control_plane: RefCell::new(Some(start()?)),
+            start: Box::new(start),
             network: network.clone(),
+            host,
             names,
             ca,
         })
+    }
+
+    /// Plants a fault. Returns when nothing changes any more.
+    pub async fn strike(&self, fault: Fault) {
+        match fault {
+            Fault::Ends => drop(self.control_plane.take()),
+            Fault::Restarts => {
+                drop(self.control_plane.take());
+                sleep(RESTART_TIME).await;
+                // Fails only if something else listens on its ports.
+                self.control_plane.replace((self.start)().ok());
+            }
+            Fault::Vanishes => {
+                let fault = mesh_simnet::Fault::Vanished;
+                self.network.set_fault(self.host, Some(fault));
+            }
+        }
     }
 
     /// Starts the proxy of a pod, and redirects the pod's connections to it.

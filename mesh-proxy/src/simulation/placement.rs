@@ -1,6 +1,7 @@
 //! [`place`]: a client and a server with and without proxies.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
@@ -35,7 +36,7 @@ pub struct Placement {
     /// The proxy of the server, if it is in the mesh.
     pub server: Option<Proxy>,
     /// `None` without proxies.
-    mesh: Option<Mesh>,
+    mesh: Option<Rc<Mesh>>,
     server_address: ServerAddress,
 }
 
@@ -148,7 +149,7 @@ pub fn place(
     if position.has_client_proxy() {
         placement.client = Some(proxy(client, CLIENT_ID, &settings.client)?);
     }
-    placement.mesh = Some(mesh);
+    placement.mesh = Some(Rc::new(mesh));
     Ok(placement)
 }
 
@@ -190,6 +191,11 @@ impl Placement {
                 server.publish();
             }
         }
+    }
+
+    /// The mesh; `None` without proxies.
+    pub fn mesh(&self) -> Option<Rc<Mesh>> {
+        self.mesh.clone()
     }
 
     /// Ends the proxies as SIGTERM does, the client's first, and then the control plane. When the
