@@ -173,6 +173,14 @@ impl Collector {
         if !goaways.is_empty() {
             add(Aspect::GoAway, goaways.join(", ").into());
         }
+        let is_cut = seen
+            .messages
+            .last()
+            .is_some_and(|it| it.end != End::Complete);
+        if peer == Side::Server && seen.is_within_message && is_cut {
+            // The end of the request says so, whichever connection it came on.
+            return;
+        }
         let is_idle = protocol != Protocol::Tcp && seen.tunnel.is_none() && !seen.is_within_message;
         let aspect = if is_idle {
             Aspect::IdleEnding

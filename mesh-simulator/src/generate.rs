@@ -5,6 +5,7 @@ mod grpc;
 mod http1;
 mod http2;
 mod tcp;
+mod tls;
 mod websocket;
 
 use rand::rngs::SmallRng;
@@ -16,7 +17,8 @@ use crate::script::{Bytes, Protocol, Script, Server, Step, Stream, Wait};
 pub fn generate(seed: u64) -> Script {
     let mut draft = Draft::new(seed);
     match draft.below(10) {
-        0..3 => tcp::write(&mut draft),
+        0 => tls::write(&mut draft),
+        1..3 => tcp::write(&mut draft),
         3..6 => http1::write(&mut draft),
         6..8 => http2::write(&mut draft),
         8 => grpc::write(&mut draft),
@@ -31,6 +33,9 @@ struct Draft {
     protocol: Protocol,
     client: Vec<Step>,
     server: Vec<Step>,
+    /// The server's steps for requests before, if it responds to each on whichever connection it
+    /// arrives.
+    responses: Option<Vec<Vec<Step>>>,
     signals: u32,
     /// The most content of a message that the windows of the peers allow in reasonable time.
     max_content: u32,
@@ -59,16 +64,32 @@ impl Draft {
             protocol: Protocol::Tcp,
             client: Vec::new(),
             server: Vec::new(),
+            responses: None,
             signals: 0,
             max_content: u32::MAX,
         }
     }
 
     fn script(self) -> Script {
+        let server = match self.responses {
+            None => Server::Accepts(vec![self.server]),
+            Some(mut responses) => {
+                responses.push(self.server);
+                Server::Responds(responses)
+            }
+        };
         Script {
             protocol: self.protocol,
             clients: vec![self.client],
-            server: Server::Accepts(vec![self.server]),
+            server,
+        }
+    }
+
+    /// The client is about to send a request of HTTP/1.
+    fn begin_request(&mut self) {
+        match &mut self.responses {
+            None => self.responses = Some(Vec::new()),
+            Some(responses) => responses.push(std::mem::take(&mut self.server)),
         }
     }
 

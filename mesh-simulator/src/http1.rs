@@ -130,6 +130,12 @@ impl Reader {
         self.malformed
     }
 
+    /// The number of messages that have begun, one whose header section is not complete included.
+    pub(crate) fn begun(&self) -> usize {
+        let is_head_begun = self.state == State::Head && self.at < self.buffer.len();
+        self.messages.len() + usize::from(is_head_begun)
+    }
+
     /// Whether the last message is not complete, or another one has begun.
     pub(crate) fn is_within_message(&self) -> bool {
         let has_begun = self.state != State::Head || self.at < self.buffer.len();

@@ -5,7 +5,7 @@ use crate::script::Field;
 /// A message, or the part of it that has arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The number of the message among all that the servers of a run have received.
+    /// The number of the message among all that the peers of a run have received.
     pub order: u64,
     /// Field sections of interim (1xx) responses.
     pub interim: Vec<Vec<Field>>,

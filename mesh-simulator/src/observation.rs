@@ -1,6 +1,9 @@
 //! [`Observed`]: what the client and the server of a run have seen.
 
+use std::time::Duration;
+
 use crate::message::Message;
+use crate::script::Side;
 
 /// All connections of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +34,18 @@ pub struct Observation {
     pub malformed: Option<String>,
     /// The end is not between two messages.
     pub is_within_message: bool,
+}
+
+/// A step that a peer has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BegunStep {
+    /// Since the beginning of the run.
+    pub at: Duration,
+    pub peer: Side,
+    /// The number of the peer's connection, and of the step in its list. Both from 1.
+    pub connection: usize,
+    pub step: usize,
+    pub text: String,
 }
 
 /// How the peer's direction of a connection ends.

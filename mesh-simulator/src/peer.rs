@@ -3,9 +3,11 @@
 mod frames;
 mod link;
 mod peers;
+mod receiver;
 mod signals;
 mod socket;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,11 +15,12 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use self::link::Link;
-pub(crate) use self::peers::{Hosts, Peers};
+pub(crate) use self::peers::{ACCEPTED, Hosts, Peers};
+pub(crate) use self::receiver::Receiver;
 pub(crate) use self::signals::Signals;
 pub(crate) use self::socket::Socket;
 use crate::observation::Ending;
-use crate::script::{Http2Step, Protocol, Side, Step, Wait};
+use crate::script::{Http2Step, Protocol, Server, Side, Step, Wait};
 use crate::websocket;
 
 /// Between the pieces of one `send`, so that each arrives before the next is sent.
@@ -46,10 +49,38 @@ fn is_before_connect(step: &Step) -> bool {
     )
 }
 
-/// Plays steps on an open connection. `first` is the number of the steps before them.
-async fn play(link: &Rc<Link>, steps: &[Step], first: usize) {
+/// Plays the server of a script on a connection, the n-th from 0.
+async fn run_server(link: Rc<Link>, server: Rc<Server>, n: usize, requests: Rc<Cell<usize>>) {
+    match &*server {
+        Server::Refuses | Server::Accepts(_) => play(&link, server.steps(n), 0).await,
+        Server::Responds(_) => respond(&link, &server, &requests).await,
+    }
+}
+
+/// Plays the steps for each request that arrives on a connection. `requests` counts the requests of
+/// all connections. Without a next request, the server closes the connection.
+async fn respond(link: &Rc<Link>, server: &Server, requests: &Cell<usize>) {
+    carry(link);
+    for count in 0.. {
+        if !link.message_begins(count).await {
+            return link.close(false);
+        }
+        let n = requests.replace(requests.get() + 1);
+        if !play_each(link, server.steps(n), 0).await {
+            return;
+        }
+    }
+}
+
+/// Reads and writes what arrives and is sent on a connection.
+fn carry(link: &Rc<Link>) {
     spawn_local(link::read_all(Rc::clone(link)));
     spawn_local(link::write_all(Rc::clone(link)));
+}
+
+/// Plays steps on an open connection. `first` is the number of the steps before them.
+async fn play(link: &Rc<Link>, steps: &[Step], first: usize) {
+    carry(link);
     if link.protocol == Protocol::Http2 && steps.first() != Some(&Step::Http2(Http2Step::Manual)) {
         let has_settings = matches!(steps.first(), Some(Step::Http2(Http2Step::Settings(_))));
         link.send(frames::preface(link.side, !has_settings));
@@ -57,17 +88,19 @@ async fn play(link: &Rc<Link>, steps: &[Step], first: usize) {
     play_each(link, steps, first).await;
 }
 
-async fn play_each(link: &Link, steps: &[Step], first: usize) {
+/// Returns whether all steps have succeeded.
+async fn play_each(link: &Link, steps: &[Step], first: usize) -> bool {
     for (index, step) in steps.iter().enumerate() {
         link.begin_step(first + index, step);
         let is_done = play_step(link, step).await;
         if !is_done {
             // An application closes a connection whose peer does not do as it should.
             link.close(false);
-            return;
+            return false;
         }
     }
     link.finish_steps();
+    true
 }
 
 /// Returns whether the step has succeeded.

@@ -58,6 +58,9 @@ pub enum Server {
     /// The steps for the first connection, the second and so on. The last list is also for all that
     /// follow.
     Accepts(Vec<Vec<Step>>),
+    /// The steps for the first request of HTTP/1, the second and so on, on the connection where the
+    /// request arrives. The last list is also for all that follow.
+    Responds(Vec<Vec<Step>>),
 }
 
 /// Something that a client or a server does on one connection.
@@ -283,6 +286,22 @@ impl Step {
     }
 }
 
+impl Server {
+    /// The lists of steps.
+    fn parts(&self) -> &[Vec<Step>] {
+        match self {
+            Self::Refuses => &[],
+            Self::Accepts(parts) | Self::Responds(parts) => parts,
+        }
+    }
+
+    /// The steps of the n-th connection or for the n-th request, from 0.
+    pub fn steps(&self, n: usize) -> &[Step] {
+        let parts = self.parts();
+        parts.get(n).or(parts.last()).map_or(&[], Vec::as_slice)
+    }
+}
+
 impl Script {
     /// Reads the text format.
     ///
@@ -296,21 +315,7 @@ impl Script {
 
     /// All lists of steps, the client's first.
     pub fn parts(&self) -> impl Iterator<Item = &Vec<Step>> {
-        let servers = match &self.server {
-            Server::Refuses => &[][..],
-            Server::Accepts(servers) => servers,
-        };
-        self.clients.iter().chain(servers)
-    }
-
-    /// The steps of the server's n-th connection, from 0.
-    pub fn server_steps(&self, n: usize) -> &[Step] {
-        match &self.server {
-            Server::Refuses => &[],
-            Server::Accepts(servers) => {
-                servers.get(n).or(servers.last()).map_or(&[], Vec::as_slice)
-            }
-        }
+        self.clients.iter().chain(self.server.parts())
     }
 }
 

@@ -94,7 +94,9 @@ impl Reduction {
 fn remove_part(script: &mut Script, part: usize) -> Option<()> {
     let clients = script.clients.len();
     match &mut script.server {
-        Server::Accepts(servers) if part >= clients && servers.len() > 1 => {
+        Server::Accepts(servers) | Server::Responds(servers)
+            if part >= clients && servers.len() > 1 =>
+        {
             servers.remove(part - clients);
         }
         _ if part < clients && clients > 1 => {
@@ -111,7 +113,7 @@ fn part_mut(script: &mut Script, part: usize) -> Option<&mut Vec<Step>> {
         return script.clients.get_mut(part);
     }
     match &mut script.server {
-        Server::Accepts(servers) => servers.get_mut(part - clients),
+        Server::Accepts(servers) | Server::Responds(servers) => servers.get_mut(part - clients),
         Server::Refuses => None,
     }
 }

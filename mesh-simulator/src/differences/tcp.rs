@@ -73,7 +73,7 @@ fn is_unfinished_hello(context: &Context<'_>, change: &Change) -> bool {
     });
     context.position.has_server_proxy()
         && accepted(context.mesh) < accepted(context.direct)
-        && received.any(|(_, bytes)| is_unfinished_record(bytes))
+        && received.any(|(_, bytes)| is_within_hello(bytes))
         && match change.key.peer {
             Side::Server => true,
             Side::Client => {
@@ -82,11 +82,33 @@ fn is_unfinished_hello(context: &Context<'_>, change: &Change) -> bool {
         }
 }
 
-/// The beginning of a handshake record of TLS (RFC 8446, section 5.1).
-fn is_unfinished_record(bytes: &[u8]) -> bool {
-    let length = bytes.get(3..5);
-    let length = length.map(|length| usize::from(length[0]) << 8 | usize::from(length[1]));
-    bytes.starts_with(&[0x16, 3]) && length.is_none_or(|length| bytes.len() < 5 + length)
+/// Whether bytes end within a ClientHello, which may have several records (RFC 8446, sections 4 and
+/// 5.1).
+fn is_within_hello(bytes: &[u8]) -> bool {
+    let number = |octets: &[u8]| {
+        octets
+            .iter()
+            .fold(0, |n, octet| n << 8 | usize::from(*octet))
+    };
+    let mut rest = bytes;
+    let mut message = Vec::new();
+    while let [0x16, 3, _, high, low, content @ ..] = rest {
+        let length = number(&[*high, *low]);
+        let Some((record, others)) = content.split_at_checked(length) else {
+            return true;
+        };
+        message.extend_from_slice(record);
+        rest = others;
+        if let [1, a, b, c, body @ ..] = message.as_slice()
+            && body.len() >= number(&[*a, *b, *c])
+        {
+            return false;
+        }
+    }
+    // Less than the header of another record.
+    bytes.starts_with(&[0x16, 3])
+        && rest.len() < 5
+        && [0x16, 3].iter().zip(rest).all(|(a, b)| a == b)
 }
 
 fn is_refused_late(context: &Context<'_>, change: &Change) -> bool {
@@ -113,4 +135,26 @@ fn resetting_clients(facts: &Facts) -> usize {
             && sibling(facts, key, Aspect::Bytes).is_none_or(<[u8]>::is_empty)
     });
     keys.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_hellos_are_measured_over_records() {
+        let whole = b"\x16\x03\x01\x00\x03\x01\x00\x00\x16\x03\x01\x00\x03\x02hi";
+        for end in 2..whole.len() {
+            assert!(is_within_hello(&whole[..end]), "{end}");
+        }
+        assert!(!is_within_hello(whole));
+        for other in [
+            &b""[..],
+            b"\x16",
+            b"\x17\x03\x01",
+            b"\x16\x03\x01\x00\x01\x01GET /",
+        ] {
+            assert!(!is_within_hello(other), "{other:?}");
+        }
+    }
 }

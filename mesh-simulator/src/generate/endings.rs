@@ -30,6 +30,7 @@ const LONG: [&str; 2] = [
 const GET: &str = "GET /last HTTP/1.1\r\nhost: web.test\r\n\r\n";
 
 pub(super) fn write(draft: &mut Draft) {
+    draft.begin_request();
     match draft.below(9) {
         0 => broken_off_response(draft),
         1 => broken_response(draft),
@@ -166,6 +167,7 @@ fn refused_upgrade(draft: &mut Draft) {
     ]);
     send(draft, Who::Server, response);
     draft.client(Step::Wait(Wait::Message(None)));
+    draft.begin_request();
     send(
         draft,
         Who::Client,

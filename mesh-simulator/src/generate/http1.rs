@@ -115,6 +115,7 @@ pub(super) fn write(draft: &mut Draft) {
 
 /// Returns whether its response has no content.
 fn request(draft: &mut Draft, n: u32, is_pipelined: bool) -> bool {
+    draft.begin_request();
     let method = draft.pick(&METHODS);
     // A server may answer a method without content early; those with content wait for it.
     let takes_body = !is_pipelined && matches!(method, "POST" | "PUT" | "PATCH");
@@ -235,6 +236,7 @@ fn chunks(draft: &mut Draft, size: u32, bytes: &mut Bytes) {
 
 /// A request that a strict server refuses: this one closes the connection.
 fn broken_request(draft: &mut Draft) {
+    draft.begin_request();
     let field = draft.pick(&BROKEN_FIELDS);
     let request = format!("GET /broken HTTP/1.1\r\nhost: web.test\r\n{field}\r\n\r\n");
     draft.send(Who::Client, Bytes::literal(request));

@@ -46,7 +46,7 @@ fn payload(draft: &mut Draft, speaker: Who, turn: u32) -> Bytes {
 }
 
 /// One peer sends, and the other waits for all of it.
-fn turn_of(draft: &mut Draft, speaker: Who, bytes: Bytes, sent: &mut [u64; 2]) {
+pub(super) fn turn_of(draft: &mut Draft, speaker: Who, bytes: Bytes, sent: &mut [u64; 2]) {
     let total = &mut sent[usize::from(speaker == Who::Server)];
     *total += bytes.len();
     let total = *total;

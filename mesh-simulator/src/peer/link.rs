@@ -14,12 +14,14 @@ use tokio::time::sleep;
 
 use self::state::State;
 use super::{Signals, Socket};
-use crate::observation::{Ending, Observation};
+use crate::observation::{BegunStep, Ending, Observation};
 use crate::script::{Protocol, Reading, Side, Step, Wait};
 
 /// One connection of a peer.
 pub(crate) struct Link {
     pub(crate) side: Side,
+    /// Among the connections of its peer, from 1.
+    number: usize,
     pub(crate) protocol: Protocol,
     pub(crate) signals: Signals,
     state: RefCell<State>,
@@ -27,9 +29,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(side: Side, protocol: Protocol, signals: Signals) -> Self {
+    pub(crate) fn new(side: Side, number: usize, protocol: Protocol, signals: Signals) -> Self {
         Self {
             side,
+            number,
             protocol,
             signals,
             state: RefCell::new(State::new(side, protocol)),
@@ -47,7 +50,15 @@ impl Link {
 
     pub(crate) fn begin_step(&self, index: usize, step: &Step) {
         self.is_pausing.set(matches!(step, Step::Pause(_)));
-        self.change(|state| state.step = Some((index + 1, step.to_string())));
+        let text = step.to_string();
+        self.signals.record(BegunStep {
+            at: self.signals.elapsed(),
+            peer: self.side,
+            connection: self.number,
+            step: index + 1,
+            text: text.clone(),
+        });
+        self.change(|state| state.step = Some((index + 1, text)));
     }
 
     pub(crate) fn finish_steps(&self) {
@@ -139,6 +150,11 @@ impl Link {
             (has_happened || !can_happen).then_some(has_happened)
         })
         .await
+    }
+
+    /// Waits for a message of HTTP/1 after `count` others. Returns false if there are no more.
+    pub(crate) async fn message_begins(&self, count: usize) -> bool {
+        self.until(|state| state.has_begun(count)).await
     }
 
     /// Calls `find` until it returns a value, whenever something has changed.

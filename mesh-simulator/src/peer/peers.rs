@@ -1,6 +1,6 @@
 //! [`Peers`]: the client and the server of a script.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Link, Signals, Socket};
 use crate::observation::Observed;
-use crate::script::{Script, Side};
+use crate::script::{Protocol, Script, Server, Side};
 
 /// How long the peers may do nothing before the run ends: longer than the proxies detect a protocol
 /// (10 s) and connect, and less than their time limits for slow peers (30 s and more), which would
@@ -18,6 +18,9 @@ use crate::script::{Script, Side};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often that is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The signal that the server has accepted a connection. No script can name it.
+pub(crate) const ACCEPTED: &str = "server accepts";
 
 /// Where client and server have their sockets.
 pub(crate) trait Hosts: Clone + 'static {
@@ -43,18 +46,27 @@ pub(crate) struct Peers {
 impl Peers {
     /// Starts the client of a script, and the server on its listeners.
     pub(crate) fn start<H: Hosts>(script: &Script, hosts: H, listeners: Vec<H::Listener>) -> Self {
-        let signals = Signals::default();
+        let signals = Signals::new();
         let mut clients = Vec::new();
-        for steps in &script.clients {
-            let link = Rc::new(Link::new(Side::Client, script.protocol, signals.clone()));
+        for (index, steps) in script.clients.iter().enumerate() {
+            let signals = signals.clone();
+            let link = Link::new(Side::Client, index + 1, script.protocol, signals);
+            let link = Rc::new(link);
             let (client, hosts) = (Rc::clone(&link), hosts.clone());
             spawn_local(super::run_client(client, hosts, steps.clone()));
             clients.push(link);
         }
-        let servers = Rc::default();
+        let (servers, requests) = (Rc::default(), Rc::default());
+        let server = Rc::new(script.server.clone());
         let accepting = listeners.into_iter().map(|listener| {
-            let (script, servers) = (script.clone(), Rc::clone(&servers));
-            spawn_local(accept::<H>(listener, script, signals.clone(), servers)).abort_handle()
+            let accepting = Accepting {
+                protocol: script.protocol,
+                server: Rc::clone(&server),
+                signals: signals.clone(),
+                servers: Rc::clone(&servers),
+                requests: Rc::clone(&requests),
+            };
+            spawn_local(accepting.accept_from::<H>(listener)).abort_handle()
         });
         let accepting = accepting.collect();
         Self {
@@ -104,18 +116,29 @@ impl Peers {
     }
 }
 
-async fn accept<H: Hosts>(
-    listener: H::Listener,
-    script: Script,
+/// Accepts the connections of one listener.
+struct Accepting {
+    protocol: Protocol,
+    server: Rc<Server>,
     signals: Signals,
     servers: Servers,
-) {
-    // Fails only for want of memory or descriptors.
-    while let Ok(socket) = H::accept(&listener).await {
-        let link = Rc::new(Link::new(Side::Server, script.protocol, signals.clone()));
-        link.open(socket);
-        let steps = script.server_steps(servers.borrow().len()).to_vec();
-        servers.borrow_mut().push(Rc::clone(&link));
-        spawn_local(async move { super::play(&link, &steps, 0).await });
+    /// The requests that the server has begun to respond to, on all connections.
+    requests: Rc<Cell<usize>>,
+}
+
+impl Accepting {
+    async fn accept_from<H: Hosts>(self, listener: H::Listener) {
+        // Fails only for want of memory or descriptors.
+        while let Ok(socket) = H::accept(&listener).await {
+            let n = self.servers.borrow().len();
+            let signals = self.signals.clone();
+            let link = Link::new(Side::Server, n + 1, self.protocol, signals);
+            let link = Rc::new(link);
+            link.open(socket);
+            self.signals.set(ACCEPTED);
+            self.servers.borrow_mut().push(Rc::clone(&link));
+            let (server, requests) = (Rc::clone(&self.server), Rc::clone(&self.requests));
+            spawn_local(super::run_server(link, server, n, requests));
+        }
     }
 }

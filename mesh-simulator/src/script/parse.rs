@@ -13,12 +13,20 @@ struct Draft {
     protocol: Option<Protocol>,
     clients: Vec<Vec<Step>>,
     servers: Vec<Vec<Step>>,
-    refuses: bool,
+    server: Option<ServerKind>,
     section: Section,
     steps: usize,
     sent: u64,
     /// The `|` lines below the last step, and the line of that step.
     block: Option<(usize, Block)>,
+}
+
+/// What a section of the server says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ServerKind {
+    Refuses,
+    Accepts,
+    Responds,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -88,7 +96,8 @@ impl Draft {
             Section::Client => self.clients.last_mut(),
             Section::Server => self.servers.last_mut(),
         };
-        let Some(part) = part.filter(|_| !(self.refuses && self.section == Section::Server)) else {
+        let refuses = self.server == Some(ServerKind::Refuses);
+        let Some(part) = part.filter(|_| !(refuses && self.section == Section::Server)) else {
             return Err(Problem::new(
                 column,
                 "a server that refuses connections has no steps",
@@ -116,7 +125,8 @@ impl Draft {
         tokens.finish()?;
         match name {
             "client" => self.open(Section::Client, column),
-            "server" => self.open(Section::Server, column),
+            "server" => self.open_server(ServerKind::Accepts, column),
+            "response" => self.open_server(ServerKind::Responds, column),
             _ => Err(unknown_section(column)),
         }
     }
@@ -128,20 +138,24 @@ impl Draft {
         mut tokens: Tokens,
         column: usize,
     ) -> Result<(), Problem> {
-        if name != "server" || !tokens.take("refuses:") || !self.servers.is_empty() {
+        if name != "server" || !tokens.take("refuses:") || self.server.is_some() {
             return Err(unknown_section(column));
         }
-        self.refuses = true;
+        self.server = Some(ServerKind::Refuses);
         self.section = Section::Server;
         tokens.finish()
     }
 
-    fn open(&mut self, section: Section, column: usize) -> Result<(), Problem> {
-        let is_server = section == Section::Server;
-        if is_server && self.refuses {
+    /// Opens a section of a server, which are all of one kind.
+    fn open_server(&mut self, kind: ServerKind, column: usize) -> Result<(), Problem> {
+        if *self.server.get_or_insert(kind) != kind {
             return Err(unknown_section(column));
         }
-        let parts = if is_server {
+        self.open(Section::Server, column)
+    }
+
+    fn open(&mut self, section: Section, column: usize) -> Result<(), Problem> {
+        let parts = if section == Section::Server {
             &mut self.servers
         } else {
             &mut self.clients
@@ -150,7 +164,7 @@ impl Draft {
             return Err(Problem::new(
                 column,
                 format!("a script has at most {MAX_CONNECTIONS} sections of each peer"),
-                "the last `server:` is also for the connections that follow",
+                "the last `server:` or `response:` is also for what follows",
             ));
         }
         parts.push(Vec::new());
@@ -217,13 +231,17 @@ impl Draft {
         if self.clients.is_empty() {
             return Err(missing("`client:`"));
         }
-        if self.servers.is_empty() && !self.refuses {
-            return Err(missing("`server:`"));
-        }
-        let server = if self.refuses {
-            Server::Refuses
-        } else {
-            Server::Accepts(self.servers)
+        let server = match self.server.ok_or_else(|| missing("`server:`"))? {
+            ServerKind::Refuses => Server::Refuses,
+            ServerKind::Accepts => Server::Accepts(self.servers),
+            ServerKind::Responds if protocol == Protocol::Http1 => Server::Responds(self.servers),
+            ServerKind::Responds => {
+                return Err(Problem::new(
+                    1,
+                    "`response:` is for HTTP/1",
+                    "write `server:`, or `protocol http1`",
+                ));
+            }
         };
         Ok(Script {
             protocol,
@@ -248,7 +266,8 @@ fn unknown_section(column: usize) -> Problem {
     Problem::new(
         column,
         "this section is not known here",
-        "sections are `client:`, `server:` and, alone for the server, `server refuses:`",
+        "sections are `client:` and, for the server, either `server:`, `response:` or one \
+         `server refuses:`",
     )
 }
 

@@ -20,6 +20,9 @@ impl Display for Script {
             Server::Accepts(servers) => servers
                 .iter()
                 .try_for_each(|steps| write_part(f, "server:", steps)),
+            Server::Responds(responses) => responses
+                .iter()
+                .try_for_each(|steps| write_part(f, "response:", steps)),
         }
     }
 }

@@ -96,6 +96,9 @@ fn errors_have_place_and_remedy() {
     assert_eq!(place("protocol tcp\nclient:\n  | x\n"), (3, 5));
     assert_eq!(place(&format!("{tcp}server refuses:\n  close\n")), (4, 3));
     assert!(error("protocol tcp\nclient:\n").contains("no `server:`"));
+    assert_eq!(place(&format!("{tcp}server:\nresponse:\n")), (4, 1));
+    assert_eq!(place(&format!("{tcp}response:\nserver refuses:\n")), (4, 1));
+    assert!(error(&format!("{tcp}response:\n")).contains("is for HTTP/1"));
     assert!(error(&format!("{tcp} pause 99999999\nserver:")).contains("to 7200000"));
 }
 
@@ -164,11 +167,16 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn printed_scripts_are_read_alike(steps in vec(step(), 0..6), replies in vec(step(), 0..3)) {
+    fn printed_scripts_are_read_alike(
+        steps in vec(step(), 0..6),
+        replies in vec(vec(step(), 0..3), 1..3),
+        is_by_request in any::<bool>(),
+    ) {
+        let server = if is_by_request { Server::Responds } else { Server::Accepts };
         let script = Script {
             protocol: Protocol::Http1,
             clients: vec![steps],
-            server: Server::Accepts(vec![replies]),
+            server: server(replies),
         };
         let text = script.to_string();
         let read = Script::parse(&text);
@@ -176,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_parser_panic(text in "(protocol tcp\n|client:\n|server:\n| *(send|wait|data|frame|headers|\\|) ?|[ -~]{0,9}\n?){0,20}") {
+    fn no_text_makes_the_parser_panic(text in "(protocol tcp\n|client:\n|server:\n|response:\n| *(send|wait|data|frame|headers|\\|) ?|[ -~]{0,9}\n?){0,20}") {
         let _result = Script::parse(&text);
     }
 }

@@ -309,6 +309,24 @@ impl State {
         }
     }
 
+    /// The number of messages of HTTP/1 that have begun to arrive.
+    fn begun(&self) -> usize {
+        match &self.reader {
+            Reader::Http1 { received, .. } => received.begun(),
+            Reader::Bytes | Reader::Http2(_) => 0,
+        }
+    }
+
+    /// Whether more than `count` messages of HTTP/1 have begun to arrive; `None` if another can
+    /// follow.
+    pub(super) fn has_begun(&self, count: usize) -> Option<bool> {
+        if self.socket.is_none() {
+            return Some(false);
+        }
+        let has_begun = self.begun() > count;
+        (has_begun || self.ending != Ending::Open).then_some(has_begun)
+    }
+
     /// Whether the event has happened. One that has is not found by the next wait again.
     pub(super) fn has_happened(&mut self, wait: &Wait) -> bool {
         match wait {
