@@ -1,13 +1,15 @@
 //! [`Campaign`]: plays scripts one after the other, and reports those whose runs differ.
 
 use mesh_proxy::simulation::Feature;
-use mesh_simulator::check::{Failure, Features, Place, check, replay, setting};
+use mesh_simulator::check::{Failure, Features, MeshOptions, Place, check, replay, setting};
 use mesh_simulator::facts::{self, Aspect, Change, Facts};
-use mesh_simulator::report::{diagram, side_by_side, value};
+use mesh_simulator::report::{Diagram, diagram, side_by_side, value};
 use mesh_simulator::script::Script;
 use mesh_simulator::shrink::shrink;
 use mesh_simulator::world::{self, Run, Setting};
 use xtask::print_lines;
+
+use crate::stepper;
 
 /// Failures beyond this many are counted, not shrunk and printed.
 const MAX_REPORTS: usize = 10;
@@ -19,12 +21,14 @@ pub(crate) struct Campaign {
     failed: Vec<String>,
 }
 
-/// Where scripts are played, and what is printed.
+/// Where scripts are played, and the report of each.
 pub(crate) struct CampaignOptions {
     pub(crate) places: Vec<Place>,
-    pub(crate) features: Features,
+    pub(crate) mesh: MeshOptions,
     /// Prints observations and trace of each script, and shrinks none.
     pub(crate) replays: bool,
+    /// Waits before each line of a trace that it replays.
+    pub(crate) walks: bool,
     /// Prints the name of each script.
     pub(crate) is_verbose: bool,
     /// Prints of scripts that differ only the names, where, and how.
@@ -55,19 +59,19 @@ impl Campaign {
 
     /// Plays a script, and prints a failure.
     pub(crate) fn play(&mut self, name: &str, script: &Script, seed: u64) -> anyhow::Result<()> {
-        let CampaignOptions {
-            places, features, ..
-        } = &self.options;
+        let CampaignOptions { places, mesh, .. } = &self.options;
         if self.options.is_verbose {
             print_lines(&[name.to_owned()])?;
         }
         self.played += 1;
-        let failure = check(script, seed, places, features)?;
+        let failure = check(script, seed, places, mesh)?;
         if let Some(failure) = failure {
             self.failed.push(name.to_owned());
             if self.options.is_brief {
                 let (place, features) = (failure.place, failure.features());
-                let mut lines = vec![format!("✗ {name}: {place}, {features}")];
+                let fault = failure.setting.fault;
+                let fault = fault.map(|fault| format!(", {fault}")).unwrap_or_default();
+                let mut lines = vec![format!("✗ {name}: {place}, {features}{fault}")];
                 lines.extend(changes(&failure));
                 print_lines(&lines)?;
             } else if self.failed.len() <= MAX_REPORTS {
@@ -76,7 +80,7 @@ impl Campaign {
         } else if self.options.replays {
             for place in places {
                 let setting = setting(script, seed, 0, *place);
-                show(script, &setting)?;
+                show(script, &setting, self.options.walks)?;
             }
         }
         Ok(())
@@ -84,12 +88,17 @@ impl Campaign {
 }
 
 /// Prints the facts of a run, and its trace.
-fn show(script: &Script, setting: &Setting) -> anyhow::Result<()> {
+fn show(script: &Script, setting: &Setting, with_steps: bool) -> anyhow::Result<()> {
     let run = world::run(script, setting, true)?;
     let facts = facts::of_run(&run.observed, script.protocol);
     print_lines(&[format!("--- {:?}", setting.position)])?;
     print_lines(&side_by_side(&facts, &facts))?;
-    print_lines(&diagram(&run.events))?;
+    let Diagram { head, lines } = diagram(&run.events, &run.steps);
+    print_lines(&head)?;
+    if with_steps {
+        return stepper::walk(&lines);
+    }
+    print_lines(&lines)?;
     Ok(())
 }
 
@@ -104,8 +113,11 @@ fn report(
 ) -> anyhow::Result<()> {
     let mut last = failure.clone();
     let mut fails = |script: &Script, features: &[Feature]| {
-        let features = Features::These(features.to_vec());
-        let found = check(script, seed, &[failure.place], &features);
+        let options = MeshOptions {
+            features: Features::These(features.to_vec()),
+            has_faults: failure.setting.fault.is_some(),
+        };
+        let found = check(script, seed, &[failure.place], &options);
         let is_same = found.ok().flatten().filter(|it| is_alike(it, failure));
         is_same.map(|found| last = found).is_some()
     };
@@ -133,13 +145,14 @@ fn report(
     lines.push("--- observations".to_owned());
     lines.extend(side_by_side(&facts_of(&direct), &facts_of(&other)));
     lines.push("--- direct".to_owned());
-    lines.extend(diagram(&direct.events));
+    lines.extend(diagram(&direct.events, &direct.steps).into_lines());
     lines.push("--- other run".to_owned());
-    lines.extend(diagram(&other.events));
+    lines.extend(diagram(&other.events, &other.steps).into_lines());
     lines.push(format!(
-        "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {} --features {}",
+        "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {} --features {}{}",
         failure.place,
         last.features(),
+        if failure.setting.fault.is_some() { " --faults" } else { "" },
     ));
     print_lines(&lines)?;
     Ok(())

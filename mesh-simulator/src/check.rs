@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-use mesh_proxy::simulation::{self, Feature, SetUpError};
+use mesh_proxy::simulation::{self, Fault, Feature, SetUpError};
 use mesh_simnet::{Conditions, Pieces};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -13,9 +13,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::compare::{self, Case};
 use crate::facts::{self, Aspect, Change, Facts};
 use crate::requests::Requests;
-use crate::retries;
 use crate::script::{Protocol, Script, Side, Step};
 use crate::world::{self, Position, Run, Setting, Settings};
+use crate::{copies, retries};
 
 /// Runs that every other run is compared with: the first under ideal conditions.
 const FIRST_RUNS: u64 = 3;
@@ -108,6 +108,11 @@ impl<'a> Runs<'a> {
         let facts = facts::of_run(&run.observed, self.script.protocol);
         let features = &setting.settings.features;
         let mut broken = run.broken;
+        broken.extend(retries::after_response(&self.requests, &run.observed));
+        if !run.copies.is_empty() {
+            self.run(FIRST_RUNS)?;
+            broken.extend(copies::broken(&self.requests, &self.facts, &run.copies));
+        }
         let has_retries = features.contains(&Feature::Retries)
             || mesh_changes.contains(&simulation::Change::Retry);
         if has_retries && retries::are_there(&self.requests, &facts) {
@@ -286,6 +291,37 @@ pub fn setting(script: &Script, seed: u64, n: u64, place: Place) -> Setting {
             is_opaque: place.is_opaque,
             features: Vec::new(),
         },
+        fault: None,
+    }
+}
+
+/// What the mesh of a run does beside forwarding, and what happens to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeshOptions {
+    pub features: Features,
+    /// Whether the seed draws a fault of the control plane for each place.
+    pub has_faults: bool,
+}
+
+impl Default for MeshOptions {
+    fn default() -> Self {
+        Self {
+            features: Features::Drawn,
+            has_faults: false,
+        }
+    }
+}
+
+impl MeshOptions {
+    /// Adds to the setting of a script what has an effect there.
+    fn add_to(&self, script: &Script, setting: &mut Setting) {
+        self.features.add_to(script, setting);
+        // A script that changes the mesh needs its control plane.
+        if self.has_faults && mesh_changes(script).is_empty() {
+            let random = &mut SmallRng::seed_from_u64(setting.seed.rotate_left(32));
+            let fault = Fault::ALL[random.random_range(0..Fault::ALL.len())];
+            setting.fault = (setting.position != Position::Direct).then_some(fault);
+        }
     }
 }
 
@@ -368,8 +404,8 @@ fn at_most(pieces: Pieces, most: u64, script: &Script) -> Pieces {
     }
 }
 
-/// Plays a script at each place, under conditions that the seed draws, with these features. Returns
-/// the first run that differs from direct ones, or that leaves something behind.
+/// Plays a script at each place, under conditions that the seed draws, with a mesh of these
+/// options. Returns the first run that differs from direct ones, or that leaves something behind.
 ///
 /// # Errors
 ///
@@ -378,14 +414,14 @@ pub fn check(
     script: &Script,
     seed: u64,
     places: &[Place],
-    features: &Features,
+    options: &MeshOptions,
 ) -> Result<Option<Failure>, SetUpError> {
     let mut direct = Runs::new(script, seed, Place::DIRECT);
     // A place has the same conditions whatever other places are played.
     let all = (MAX_RUNS..).zip(&Place::ALL);
     for (n, place) in all.filter(|(_, place)| places.contains(place)) {
         let mut setting = setting(script, seed, n, *place);
-        features.add_to(script, &mut setting);
+        options.add_to(script, &mut setting);
         let (changes, broken) = direct.judge(&setting, MAX_RUNS)?;
         if !changes.is_empty() || !broken.is_empty() {
             return Ok(Some(Failure {

@@ -87,6 +87,9 @@ fn agrees(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
         let [left, right] = parts.map(|part| part.as_deref().unwrap_or_default());
         return left.starts_with(right) || right.starts_with(left);
     }
+    if is_lost_to_reset(change, direct, mesh) {
+        return true;
+    }
     let (Some(left), Some(right)) = (&change.direct, &change.mesh) else {
         return false;
     };
@@ -128,6 +131,38 @@ fn has_left_connection(key: &Key, facts: &Facts) -> bool {
     aspects
         .into_iter()
         .any(|aspect| sibling(facts, &connection, aspect) == Some(Ending::Own.name().as_bytes()))
+}
+
+/// Whether an RST has ended the connection of a response in both runs, and one of them did not
+/// receive this part of it: the RST discards bytes in flight, also of complete responses before the
+/// one that it ends.
+fn is_lost_to_reset(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
+    let Subject::Response(connection, _) = change.key.subject else {
+        return false;
+    };
+    let key = Key {
+        subject: Subject::Connection(connection),
+        ..change.key.clone()
+    };
+    let is_reset = |facts| {
+        let ends = [Aspect::Ending, Aspect::IdleEnding];
+        let mut ends = ends.into_iter().map(|end| sibling(facts, &key, end));
+        ends.any(|end| end == Some(Ending::Reset.name().as_bytes()))
+    };
+    let values = [&change.direct, &change.mesh].map(Option::as_deref);
+    let is_lost = |facts, [value, other]: [Option<&[u8]>; 2]| {
+        let end = sibling(facts, &change.key, Aspect::End);
+        let is_cut = end.is_none_or(|end| end == b"cut by RST");
+        let is_beginning = change.key.aspect == Aspect::Body
+            && value
+                .zip(other)
+                .is_some_and(|(value, other)| other.starts_with(value));
+        is_cut && (value.is_none() || is_beginning || change.key.aspect == Aspect::End)
+    };
+    let [left, right] = values;
+    is_reset(direct)
+        && is_reset(mesh)
+        && (is_lost(direct, [left, right]) || is_lost(mesh, [right, left]))
 }
 
 /// Whether an RST has ended the message or connection of the bytes. It discards bytes in flight
@@ -191,6 +226,41 @@ mod tests {
         assert_eq!(changes(&with("abc", "RST"), &with("ac", "RST")).len(), 1);
         assert_eq!(changes(&with("abc", "FIN"), &with("a", "FIN")).len(), 1);
         assert_eq!(changes(&with("abc", "RST"), &with("a", "FIN")).len(), 2);
+    }
+
+    #[test]
+    fn responses_before_a_reset_may_be_lost() {
+        let run = |ending: &str, responses: &[(&str, &str)]| {
+            let client = |subject, aspect| Key {
+                peer: Side::Client,
+                subject,
+                aspect,
+            };
+            let ending = (
+                client(Subject::Connection(1), Aspect::Ending),
+                ending.into(),
+            );
+            let responses = responses.iter().enumerate().flat_map(|(n, (body, end))| {
+                let subject = Subject::Response(1, n + 1);
+                [(Aspect::Body, *body), (Aspect::End, *end)]
+                    .map(|(aspect, value)| (client(subject, aspect), value.into()))
+            });
+            responses.chain([ending]).collect::<Facts>()
+        };
+        let all = [("ab", "complete"), ("c", "cut by RST")];
+        for (other, expected) in [
+            (run("RST", &[("a", "cut by RST")]), 0),
+            (run("RST", &[]), 0),
+            (run("RST", &[("b", "cut by RST")]), 1),
+            (run("RST", &[("a", "complete"), ("c", "cut by RST")]), 1),
+            (run("FIN", &[("ab", "complete")]), 3),
+        ] {
+            assert_eq!(
+                changes(&run("RST", &all), &other).len(),
+                expected,
+                "{other:?}"
+            );
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod compare;
+mod copies;
 pub mod corpus;
 pub mod differences;
 pub mod facts;
@@ -22,3 +23,7 @@ pub mod script;
 pub mod shrink;
 mod websocket;
 pub mod world;
+
+/// Counts what simulated proxies hold.
+#[global_allocator]
+static HEAP: mesh_simnet::Heap = mesh_simnet::Heap;

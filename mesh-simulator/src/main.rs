@@ -4,6 +4,7 @@
 mod campaign;
 mod sample;
 mod search;
+mod stepper;
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use mesh_local::node_paths::Name;
 use mesh_planted::Bug;
-use mesh_simulator::check::{Features, Place};
+use mesh_simulator::check::{Features, MeshOptions, Place};
 use mesh_simulator::script::Script;
 use mesh_simulator::{corpus, differences, generate, planted};
 use xtask::{print_lines, seed, workspace};
@@ -58,11 +59,19 @@ struct Options {
     features: Option<Features>,
     /// Play scripts of the corpus between pods of this local node, on sockets of the kernel, and
     /// compare them with simulated runs (docs/simulation.md)
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["minutes", "script", "places", "features", "replay", "brief", "print"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["minutes", "script", "places", "features", "faults", "replay", "brief", "print"])]
     node: Option<Name>,
+    /// End, restart or cut off the control plane of each mesh, as the seed draws, when the server
+    /// accepts its first connection
+    #[arg(long)]
+    faults: bool,
     /// Print the trace and both observations of each script, also if they agree, and shrink none
     #[arg(long)]
     replay: bool,
+    /// Stop before each line of a trace, until a line is read: nothing or a number for that many
+    /// lines, or `q`
+    #[arg(long, requires = "replay")]
+    step: bool,
     /// Print the name of each script
     #[arg(long)]
     verbose: bool,
@@ -126,8 +135,12 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let mut campaign = Campaign::new(CampaignOptions {
         places,
-        features: options.features.clone().unwrap_or(Features::Drawn),
+        mesh: MeshOptions {
+            features: options.features.clone().unwrap_or(Features::Drawn),
+            has_faults: options.faults,
+        },
         replays: options.replay,
+        walks: options.step,
         is_verbose: options.verbose,
         is_brief: options.brief,
     });

@@ -5,7 +5,7 @@ mod diagram;
 
 use std::collections::BTreeSet;
 
-pub use self::diagram::diagram;
+pub use self::diagram::{Diagram, diagram};
 use crate::compare::changes;
 use crate::facts::{Facts, Key};
 

@@ -2,27 +2,47 @@
 
 use crate::http1::{Reader, Role};
 use crate::message::value;
-use crate::script::{GrpcStep, Http2Step, Protocol, Script, Step};
+use crate::script::{GrpcStep, Http2Step, Protocol, Script, Step, Stream};
 
 /// All requests of a script, as its steps write them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests(Vec<Request>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Request {
-    method: Vec<u8>,
-    path: Vec<u8>,
+pub(crate) struct Request {
+    /// The number of the client's connection, from 0, and of the request's response on it.
+    pub(crate) connection: usize,
+    pub(crate) response: usize,
+    pub(crate) method: Vec<u8>,
+    pub(crate) path: Vec<u8>,
     has_body: bool,
 }
 
 impl Requests {
     pub fn of(script: &Script) -> Self {
-        let clients = script.clients.iter();
-        Self(match script.protocol {
+        let clients = script.clients.iter().enumerate();
+        let requests = clients.flat_map(|(connection, steps)| match script.protocol {
             Protocol::Tcp => Vec::new(),
-            Protocol::Http1 => clients.flat_map(|steps| of_http1(steps)).collect(),
-            Protocol::Http2 => clients.flatten().filter_map(of_http2).collect(),
-        })
+            Protocol::Http1 => of_http1(connection, steps),
+            Protocol::Http2 => {
+                let requests = steps.iter();
+                requests
+                    .filter_map(|step| of_http2(connection, step))
+                    .collect()
+            }
+        });
+        Self(requests.collect())
+    }
+
+    /// The number of all requests.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The requests that are sent once.
+    pub(crate) fn single(&self) -> impl Iterator<Item = &Request> {
+        let requests = self.0.iter();
+        requests.filter(|it| self.count(&it.method, &it.path) == 1)
     }
 
     /// How often a request is sent.
@@ -41,17 +61,19 @@ impl Requests {
     }
 }
 
-fn of_http1(steps: &[Step]) -> Vec<Request> {
+fn of_http1(connection: usize, steps: &[Step]) -> Vec<Request> {
     let mut reader = Reader::new(Role::Requests);
     for step in steps {
         if let Step::Send { bytes, .. } = step {
             reader.feed(&bytes.to_vec());
         }
     }
-    let messages = reader.messages().iter();
-    let requests = messages.map(|message| {
+    let messages = reader.messages().iter().enumerate();
+    let requests = messages.map(|(response, message)| {
         let part = |name| value(&message.fields, name).unwrap_or_default().to_vec();
         Request {
+            connection,
+            response,
             method: part(":method"),
             path: part(":path"),
             has_body: !message.body.is_empty(),
@@ -61,19 +83,31 @@ fn of_http1(steps: &[Step]) -> Vec<Request> {
 }
 
 /// The request that a step begins.
-fn of_http2(step: &Step) -> Option<Request> {
+fn of_http2(connection: usize, step: &Step) -> Option<Request> {
     match step {
         Step::Http2(Http2Step::Headers(block)) => Some(Request {
+            connection,
+            response: nth(block.stream),
             method: value(&block.fields, ":method")?.to_vec(),
             path: value(&block.fields, ":path").unwrap_or_default().to_vec(),
             has_body: !block.end,
         }),
-        Step::Grpc(GrpcStep::Call { path, .. }) => Some(Request {
+        Step::Grpc(GrpcStep::Call { stream, path }) => Some(Request {
+            connection,
+            response: nth(*stream),
             method: b"POST".to_vec(),
             path: path.clone().into_bytes(),
             has_body: true,
         }),
         _ => None,
+    }
+}
+
+/// The number of a client's stream among the ones that it may open, from 0.
+fn nth(stream: Stream) -> usize {
+    match stream {
+        Stream::Nth(n) => n as usize - 1,
+        Stream::Id(id) => id as usize / 2,
     }
 }
 

@@ -6,12 +6,18 @@ use std::collections::BTreeMap;
 use mesh_proxy::simulation::{MAX_REPLAY, MAX_RETRIES};
 
 use crate::facts::{Aspect, Facts, Key, Subject};
+use crate::message::{Message, value};
+use crate::observation::Observed;
 use crate::requests::Requests;
 use crate::script::{Http2Step, Script, Side, Step};
 use crate::world::Position;
 
 /// How often each proxy sends an attempt if the server says that it has not processed it.
 const MAX_SENDS: usize = 2;
+
+/// How often the proxies together send an attempt whose connections the server closes without a
+/// response: the server's proxy up to four times (ADR 0211).
+const MAX_LOST_SENDS: usize = 4;
 
 /// A request as a server has seen it.
 struct Seen<'a> {
@@ -22,21 +28,26 @@ struct Seen<'a> {
 }
 
 /// The most attempts that a server sees of a request. It may say that it has not processed one (RFC
-/// 9113, sections 6.8 and 8.7).
+/// 9113, sections 6.8 and 8.7), or close the connections.
 pub(crate) fn most(script: &Script, position: Position) -> usize {
-    let mut steps = script.parts().skip(script.clients.len()).flatten();
-    let may_refuse = steps.any(|step| {
+    let does = |is_it: fn(&Step) -> bool| {
+        let mut steps = script.parts().skip(script.clients.len()).flatten();
+        steps.any(is_it)
+    };
+    let may_refuse = does(|step| {
         matches!(
             step,
             Step::Http2(Http2Step::GoAway { .. } | Http2Step::ResetStream { .. })
         )
     });
-    let sends = match position {
+    let may_lose = does(|step| matches!(step, Step::Close | Step::Reset | Step::Finish));
+    let refused_sends = match position {
         _ if !may_refuse => 1,
         Position::Both => MAX_SENDS * MAX_SENDS,
-        _ => MAX_SENDS,
+        Position::Direct | Position::Outbound | Position::Inbound => MAX_SENDS,
     };
-    (1 + usize::from(MAX_RETRIES)) * sends
+    let lost_sends = if may_lose { MAX_LOST_SENDS } else { 1 };
+    (1 + usize::from(MAX_RETRIES)) * refused_sends.max(lost_sends)
 }
 
 /// Whether a server has seen a request more often than the clients have sent it.
@@ -88,6 +99,44 @@ pub(crate) fn broken(
     broken
 }
 
+/// Attempts that the server has received after the client a byte of the response.
+pub(crate) fn after_response(requests: &Requests, observed: &Observed) -> Vec<String> {
+    let mut late = Vec::new();
+    for request in requests.single() {
+        let client = observed.clients.get(request.connection);
+        let response = client.and_then(|client| client.messages.get(request.response));
+        let Some(response) = response.filter(|response| response.heads() > 0) else {
+            continue;
+        };
+        let attempts = observed.servers.iter().flat_map(|server| &server.messages);
+        let is_attempt = |message: &&Message| {
+            let part = |name| value(&message.fields, name);
+            part(":method") == Some(&*request.method) && part(":path") == Some(&*request.path)
+        };
+        if attempts
+            .filter(is_attempt)
+            .any(|it| it.order > response.order)
+        {
+            let name = [&*request.method, &*request.path].join(&b' ');
+            let name = String::from_utf8_lossy(&name);
+            late.push(format!("{name} was sent again after its response"));
+        }
+    }
+    late
+}
+
+/// Method, path and body of the requests that a server has received whole.
+pub(crate) fn complete(facts: &Facts) -> impl Iterator<Item = (&[u8], &[u8], &[u8])> {
+    let complete = seen(facts)
+        .into_iter()
+        .filter(|request| request.is_complete);
+    complete.map(
+        |Seen {
+             method, path, body, ..
+         }| (method, path, body),
+    )
+}
+
 fn seen(facts: &Facts) -> Vec<Seen<'_>> {
     let of = |subject, aspect| {
         let peer = Side::Server;
@@ -114,6 +163,8 @@ fn seen(facts: &Facts) -> Vec<Seen<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observation::Observation;
+    use crate::script::field;
 
     fn facts(requests: &[(&str, &str)]) -> Facts {
         let facts = requests.iter().enumerate().flat_map(|(n, (body, end))| {
@@ -160,5 +211,41 @@ mod tests {
             );
         }
         assert!(!are_there(&requests, &direct[0]));
+    }
+
+    #[test]
+    fn attempt_after_the_response_is_found() {
+        let text = "protocol http1\nclient:\n  send \"GET /a HTTP/1.1\\r\\n\\r\\n\"\nserver:\n";
+        let requests = Requests::of(&Script::parse(text).expect("a script"));
+        let message = |order, fields: &[(&str, &str)]| {
+            let fields = fields.iter();
+            let fields = fields.map(|(name, value)| field(name, value)).collect();
+            let mut message = Message {
+                order,
+                ..Message::default()
+            };
+            message.add_section(fields);
+            message
+        };
+        let attempt = |order| message(order, &[(":method", "GET"), (":path", "/a")]);
+        let run = |client: Vec<Message>, server: Vec<Message>| Observed {
+            clients: vec![observation(client)],
+            servers: vec![observation(server)],
+        };
+        let response = || vec![message(2, &[(":status", "103")])];
+        let before = run(response(), vec![attempt(0), attempt(1)]);
+        assert_eq!(after_response(&requests, &before), Vec::<String>::new());
+        let without = run(Vec::new(), vec![attempt(0), attempt(1)]);
+        assert_eq!(after_response(&requests, &without), Vec::<String>::new());
+        let after = run(response(), vec![attempt(0), attempt(3)]);
+        let found = after_response(&requests, &after);
+        assert_eq!(found, ["GET /a was sent again after its response"]);
+    }
+
+    fn observation(messages: Vec<Message>) -> Observation {
+        Observation {
+            messages,
+            ..Observation::default()
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! [`run`]: plays a script on a simulated network, and returns what its peers have observed.
 
+mod bounds;
 mod panics;
 
 use std::cell::{Cell, RefCell};
@@ -9,18 +10,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mesh_proxy::simulation::{
-    self, CHANGE_TIME, Change, Feature, MIRROR, MOVED_SERVER, Placement, SetUpError, place,
+    self, CHANGE_TIME, Change, Fault, Feature, MIRROR, MOVED_SERVER, Placement, SetUpError, place,
 };
 pub use mesh_proxy::simulation::{Position, Settings};
-use mesh_simnet::{Conditions, Event, Network, Role};
+use mesh_simnet::{Conditions, Event, Network, Role, usage};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::message;
-use crate::observation::{Observation, Observed};
-use crate::peer::{Hosts, Peers, Socket};
-use crate::script::{Script, Server};
+use crate::message::{self, Message};
+use crate::observation::{BegunStep, Observation, Observed};
+use crate::peer::{ACCEPTED, Hosts, Peers, Receiver, Socket};
+use crate::script::{Protocol, Script, Server};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
@@ -40,14 +41,21 @@ pub struct Setting {
     pub position: Position,
     /// How the proxies treat connections.
     pub settings: Settings,
+    /// What happens to the control plane when the server accepts its first connection: the proxies
+    /// know then what they need.
+    pub fault: Option<Fault>,
 }
 
 /// A run of a script.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub observed: Observed,
+    /// The copies of requests that a mirror has read.
+    pub copies: Vec<Message>,
     /// What has happened on the network, if the run was to keep it.
     pub events: Vec<Event>,
+    /// The steps that the peers have begun, in their order.
+    pub steps: Vec<BegunStep>,
     /// The same for every run with the same script and setting.
     pub hash: u64,
     /// The invariants of docs/simulation.md that the run has broken.
@@ -93,11 +101,24 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
         }
     }
     let mirrors = setting.settings.features.contains(&Feature::Mirror);
-    let mirroring = mirrors.then(|| mirror(&network, setting.seed));
+    let mirror = mirrors.then(|| MirrorHost::start(&network, script.protocol, setting.seed));
     let peers = Peers::start(script, Applications(network.clone()), listeners);
     change_mesh(&placement, &peers, &made);
+    let fault = placement.mesh().zip(setting.fault);
+    let fault = fault.map(|(mesh, fault)| {
+        let signals = peers.signals();
+        AbortOnDropHandle::new(spawn_local(async move {
+            signals.wait(ACCEPTED).await;
+            mesh.strike(fault).await;
+        }))
+    });
+    usage::start();
+    let held = usage::get().held;
     peers.settle(MAX_TIME).await;
+    let used = usage::get();
     let mut broken = forwarded_despite_denial(&made, peers.received()());
+    broken.extend(bounds::exceeded(script, setting, held, used));
+    let steps = peers.signals().take_begun();
     let observed = peers.observe();
     let (hash, events) = network.trace(|trace| (trace.hash(), trace.events().to_vec()));
     if made.stale_connections.get() > 0 {
@@ -107,38 +128,79 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
         broken.extend(wrong_identities(setting.position, &observed.servers));
     }
     // It would keep its connections.
-    drop(mirroring);
+    let copies = mirror.map(MirrorHost::copies).unwrap_or_default();
+    drop(fault);
     broken.extend(leaks(&network, placement).await);
     Ok(Run {
         observed,
+        copies,
         events,
+        steps,
         hash,
         broken,
     })
 }
 
-/// Starts the host that gets copies of requests, until the result is dropped. As the seed draws, it
-/// refuses connections, closes them, or keeps them and reads nothing.
-fn mirror(network: &Network, seed: u64) -> AbortOnDropHandle<()> {
-    let process = network.process(MIRROR.ip(), Role::Application);
-    let (listens, keeps) = match seed % 3 {
-        0 => (false, false),
-        1 => (true, false),
-        _ => (true, true),
-    };
-    // The host has no other listener.
-    let listener = listens
-        .then(|| process.listen(MIRROR.port()).ok())
-        .flatten();
-    AbortOnDropHandle::new(spawn_local(async move {
-        let mut kept = Vec::new();
-        while let Some(listener) = &listener {
-            let accepted = listener.accept().await;
-            if keeps {
-                kept.push(accepted);
+/// The host that gets copies of requests, as the seed draws it.
+enum MirrorHost {
+    /// It refuses connections.
+    Refuses,
+    /// It closes them.
+    Closes {
+        _accepting: AbortOnDropHandle<()>,
+    },
+    /// It keeps them, and reads nothing.
+    Keeps {
+        _accepting: AbortOnDropHandle<()>,
+    },
+    Reads(Receiver),
+}
+
+impl MirrorHost {
+    fn start(network: &Network, protocol: Protocol, seed: u64) -> Self {
+        let process = network.process(MIRROR.ip(), Role::Application);
+        let listener = (!seed.is_multiple_of(4)).then(|| process.listen(MIRROR.port()));
+        // The host has no other listener.
+        let Some(Ok(socket)) = listener else {
+            return Self::Refuses;
+        };
+        let accept = |socket: mesh_simnet::Listener, keeps: bool| {
+            AbortOnDropHandle::new(spawn_local(async move {
+                let mut kept = Vec::new();
+                loop {
+                    let accepted = socket.accept().await;
+                    kept.extend(keeps.then_some(accepted));
+                }
+            }))
+        };
+        match seed % 4 {
+            1 => Self::Closes {
+                _accepting: accept(socket, false),
+            },
+            2 => Self::Keeps {
+                _accepting: accept(socket, true),
+            },
+            _ => {
+                let before_move = None;
+                let listener = Listener {
+                    socket,
+                    before_move,
+                };
+                Self::Reads(Receiver::start::<Applications>(protocol, listener))
             }
         }
-    }))
+    }
+
+    /// The copies that it has read. Closes its connections.
+    fn copies(self) -> Vec<Message> {
+        match self {
+            Self::Refuses | Self::Closes { .. } | Self::Keeps { .. } => Vec::new(),
+            Self::Reads(receiver) => {
+                let observations = receiver.observe().into_iter();
+                observations.flat_map(|it| it.messages).collect()
+            }
+        }
+    }
 }
 
 /// The changes of the mesh that invariants depend on.

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use mesh_proxy::simulation::Feature;
-use mesh_simulator::check::{Features, Place, check, mesh_changes, rows, setting};
+use mesh_simulator::check::{Features, MeshOptions, Place, check, mesh_changes, rows, setting};
 use mesh_simulator::facts::{self, Aspect};
+use mesh_simulator::observation::{Ending, Observed};
 use mesh_simulator::report::value;
 use mesh_simulator::script::{Script, Side};
 use mesh_simulator::{corpus, differences, generate, world};
@@ -31,16 +32,22 @@ fn named() -> Vec<corpus::Named> {
 
 /// The differences of a script at any place, with all that is needed to see them again.
 fn difference(name: &str, script: &Script, seed: u64) -> Option<String> {
-    let failure = check(script, seed, &Place::ALL, &Features::Drawn).expect("a set-up")?;
+    let options = MeshOptions {
+        features: Features::Drawn,
+        // In a quarter of the runs.
+        has_faults: seed.is_multiple_of(4),
+    };
+    let failure = check(script, seed, &Place::ALL, &options).expect("a set-up")?;
     let changes = failure.changes.iter().map(|change| {
         let [left, right] = [&change.direct, &change.mesh].map(|it| value(it.as_ref()));
         format!("{}: {left} ≠ {right}\n", change.key)
     });
     let changes: String = changes.collect();
     let broken = failure.broken.join(", ");
+    let fault = failure.setting.fault;
     let at = failure.place;
     Some(format!(
-        "{name}, seed {seed}, {at}:\n{changes}{broken}\n{script}"
+        "{name}, seed {seed}, {at}, fault {fault:?}:\n{changes}{broken}\n{script}"
     ))
 }
 
@@ -142,15 +149,45 @@ fn each_row_is_shown_by_its_script() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// What the peers of a script observe without a mesh.
+fn direct_run(script: &Script) -> Observed {
+    let setting = setting(script, 0, 0, Place::DIRECT);
+    world::run(script, &setting, false)
+        .expect("a set-up")
+        .observed
+}
+
+/// Each request gets the next response, on the connection where it arrives.
+#[test]
+fn a_server_may_respond_by_request() {
+    let request = "  send \"GET / HTTP/1.1\\r\\n\\r\\n\"\n  wait message\n";
+    let second = format!("  wait signal first\n{request}{request}");
+    let response = |status: &str| {
+        format!("response:\n  wait head\n  send \"HTTP/1.1 {status}\\r\\n\\r\\n\"\n")
+    };
+    let text = format!(
+        "protocol http1\nclient:\n{request}  signal first\n  close\nclient:\n{second}{}{}",
+        response("204 A"),
+        response("304 B"),
+    );
+    let observed = direct_run(&Script::parse(&text).expect("a script"));
+    let statuses = observed.clients.iter().map(|client| {
+        let statuses = client.messages.iter();
+        let fields = statuses.filter_map(|it| it.fields.first());
+        fields.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    });
+    let statuses: Vec<_> = statuses.collect();
+    assert_eq!(statuses, [vec![b"204".to_vec()], vec![b"304".to_vec(); 2]]);
+    // A server closes a connection without another request.
+    let endings = observed.servers.iter().map(|server| server.ending);
+    assert_eq!(Vec::from_iter(endings), [Ending::Fin, Ending::Open]);
+}
+
 #[test]
 fn a_server_that_answers_otherwise_is_a_difference() {
     let text = "protocol tcp\nclient:\n  send \"a\"\n  wait end\nserver:\n  wait bytes 1\n";
     let script = |end: &str| Script::parse(&format!("{text}{end}")).expect("a script");
-    let facts = |script: &Script| {
-        let run =
-            world::run(script, &setting(script, 0, 0, Place::DIRECT), false).expect("a set-up");
-        facts::of_run(&run.observed, script.protocol)
-    };
+    let facts = |script: &Script| facts::of_run(&direct_run(script), script.protocol);
     let direct = facts(&script("  send \"b\"\n  close\n"));
     for other in [
         "  close\n",
@@ -180,7 +217,7 @@ fn wrong_expectation_of_a_changed_mesh_fails() {
     let named = corpus::read(&directory, "mesh/denied-request").expect("the corpus is valid");
     let text = named[0].script.to_string().replace("403", "404");
     let script = Script::parse(&text).expect("a script");
-    let failure = check(&script, 0, &[Place::ALL[2]], &Features::Drawn).expect("a set-up");
+    let failure = check(&script, 0, &[Place::ALL[2]], &MeshOptions::default()).expect("a set-up");
     let failure = failure.expect("the request is denied");
     assert_eq!(failure.changes[0].key.aspect, Aspect::StoppedAt);
 }

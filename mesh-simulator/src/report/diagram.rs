@@ -1,10 +1,13 @@
 //! [`diagram`]: what has happened on a network, as a sequence diagram in text: one column for each
-//! connection, time downwards.
+//! connection, time downwards. Between the arrows stand the steps that the peers begin.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use mesh_simnet::{Event, EventKind};
+
+use crate::observation::BegunStep;
+use crate::script::Side;
 
 /// The width of a connection's column.
 const WIDTH: usize = 26;
@@ -12,8 +15,27 @@ const WIDTH: usize = 26;
 const MAX_COLUMNS: usize = 6;
 const MAX_LINES: usize = 300;
 
-/// Draws events. The arrow of a connection's opener points to the right.
-pub fn diagram(events: &[Event]) -> Vec<String> {
+/// The longest step, in characters.
+const MAX_STEP: usize = 80;
+
+/// A sequence diagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagram {
+    /// The connections.
+    pub head: Vec<String>,
+    /// What has happened, in its order.
+    pub lines: Vec<String>,
+}
+
+impl Diagram {
+    /// All lines.
+    pub fn into_lines(self) -> Vec<String> {
+        [self.head, self.lines].concat()
+    }
+}
+
+/// Draws events and steps. The arrow of a connection's opener points to the right.
+pub fn diagram(events: &[Event], steps: &[BegunStep]) -> Diagram {
     let mut openers: BTreeMap<u64, SocketAddr> = BTreeMap::new();
     let mut heads = Vec::new();
     for event in events
@@ -29,14 +51,20 @@ pub fn diagram(events: &[Event]) -> Vec<String> {
         }
     }
     let columns: Vec<u64> = openers.keys().copied().collect();
-    let mut lines = heads;
+    let mut head = heads;
     let mut title = format!("{:>12}", "");
     for column in &columns {
         let name = format!("#{column}");
         title.push_str(&format!("{name:^WIDTH$}  "));
     }
-    lines.push(title.trim_end().to_owned());
+    head.push(title.trim_end().to_owned());
+    let mut lines = Vec::new();
+    let mut steps = steps.iter().peekable();
     for event in events.iter().take(MAX_LINES) {
+        // What a step sends arrives later, also where that takes no time.
+        while let Some(step) = steps.next_if(|step| step.at <= event.at) {
+            lines.push(begun(step));
+        }
         let Some(column) = columns.iter().position(|it| *it == event.connection) else {
             continue;
         };
@@ -51,8 +79,24 @@ pub fn diagram(events: &[Event]) -> Vec<String> {
     }
     if events.len() > MAX_LINES {
         lines.push(format!("… {} more", events.len() - MAX_LINES));
+    } else {
+        lines.extend(steps.map(begun));
     }
-    lines
+    Diagram { head, lines }
+}
+
+fn begun(step: &BegunStep) -> String {
+    let seconds = step.at.as_secs_f64();
+    let peer = match step.peer {
+        Side::Client => "client",
+        Side::Server => "server",
+    };
+    let text: String = step.text.lines().next().unwrap_or_default().into();
+    let text: String = text.chars().take(MAX_STEP).collect();
+    format!(
+        "{seconds:>9.3} s · {peer} {}: step {}, {text}",
+        step.connection, step.step
+    )
 }
 
 fn arrow(kind: EventKind, to_the_right: bool) -> String {
@@ -91,25 +135,38 @@ mod tests {
             to,
             kind,
         };
-        let drawn = diagram(&[
+        let step = |at, text: &str| BegunStep {
+            at: Duration::from_millis(at),
+            peer: Side::Client,
+            connection: 1,
+            step: 2,
+            text: text.to_owned(),
+        };
+        let events = [
             event(0, client, server, EventKind::Connect),
             event(1, client, server, EventKind::Connect),
             event(0, server, client, EventKind::Bytes(5)),
-        ]);
-        let [first, second, title, ..] = drawn.as_slice() else {
-            panic!("{drawn:?}");
+        ];
+        let steps = [step(1500, "send\n  | x"), step(2000, "wait end")];
+        let Diagram { head, lines } = diagram(&events, &steps);
+        let [first, second, title] = head.as_slice() else {
+            panic!("{head:?}");
         };
         assert!(first.starts_with("#0 192.0.2.1:32768") && second.starts_with("#1"));
         assert!(title.contains("#0") && title.contains("#1"));
-        assert!(drawn[3].starts_with("    1.500 s  SYN ─"), "{}", drawn[3]);
+        let [step, opened, other, bytes, last] = lines.as_slice() else {
+            panic!("{lines:#?}");
+        };
+        assert_eq!(step, "    1.500 s · client 1: step 2, send");
+        assert!(opened.starts_with("    1.500 s  SYN ─"), "{opened}");
         assert!(
-            drawn[4].find('S') > drawn[3].find('S').map(|at| at + WIDTH),
-            "{drawn:#?}"
+            other.find('S') > opened.find('S').map(|at| at + WIDTH),
+            "{lines:#?}"
         );
         assert!(
-            drawn[5].contains(" ◀─") && drawn[5].ends_with("5 bytes"),
-            "{}",
-            drawn[5]
+            bytes.contains(" ◀─") && bytes.ends_with("5 bytes"),
+            "{bytes}"
         );
+        assert_eq!(last, "    2.000 s · client 1: step 2, wait end");
     }
 }
