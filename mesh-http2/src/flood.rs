@@ -21,6 +21,8 @@ pub(crate) struct FloodLimiter {
     stream_errors: Budget,
     /// Allocated when a peer first spends of it, which few do.
     field_lines: Option<Box<Budget>>,
+    /// Bytes of content that the peer may have sent on streams before it learnt of their reset.
+    in_flight: u32,
     /// [`FloodAction::Drain`] was returned.
     is_draining: bool,
     clock: fn() -> Instant,
@@ -77,7 +79,7 @@ const STREAM_ERROR_COST: u32 = 10;
 /// A field section costs one for this number of bytes beyond the allowance of its field block.
 const EXPANSION_COST: usize = 4 * 1024;
 
-/// Frames that may be in flight when the local endpoint resets their stream.
+/// Frames without content that may be in flight when the local endpoint resets their stream.
 const EARNED_BY_RESET: u32 = 100;
 
 /// A discarded frame of at least this number of bytes is free: receiving it costs its sender more
@@ -114,6 +116,7 @@ impl FloodLimiter {
             resets: Budget::new(limits.resets, limits.resets, now),
             stream_errors: Budget::new(limits.stream_errors, limits.stream_errors, now),
             field_lines: None,
+            in_flight: 0,
             is_draining: false,
             clock,
         }
@@ -161,17 +164,26 @@ impl FloodLimiter {
         self.idle_frames.earn(EARNED);
     }
 
-    /// Accounts for a frame of a message that was discarded because its stream is closed.
+    /// Accounts for a frame of a message that was discarded because its stream is closed. `length`
+    /// is 0 for a frame that is not DATA.
     pub(crate) fn record_discarded_frame(&mut self, length: u32) -> FloodAction {
-        match length {
-            FREE_DISCARD.. => FloodAction::Continue,
+        let rest = self.in_flight.checked_sub(length);
+        match (length, rest) {
+            (1.., Some(rest)) => {
+                self.in_flight = rest;
+                FloodAction::Continue
+            }
+            (FREE_DISCARD.., None) => FloodAction::Continue,
             _ => self.spend_idle_frames(1),
         }
     }
 
-    /// Accounts for a sent RST_STREAM. Frames of the stream may still arrive.
-    pub(crate) fn record_sent_reset(&mut self) {
+    /// Accounts for a sent RST_STREAM. The peer may still send `window` bytes, until the frame
+    /// reaches it, in any number of frames.
+    pub(crate) fn record_sent_reset(&mut self, window: u64) {
         self.idle_frames.earn(EARNED_BY_RESET);
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        self.in_flight = self.in_flight.saturating_add(window);
     }
 
     /// Accounts for a sent frame that is part of a message.

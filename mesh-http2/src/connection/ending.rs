@@ -104,7 +104,7 @@ impl Connection {
     pub(super) fn refuse_stream(&mut self, id: u32, code: ErrorCode) -> Result<(), ReceiveError> {
         self.write_reset(id, code);
         self.reset_streams.add(id);
-        self.flood.record_sent_reset();
+        self.flood.record_sent_reset(self.stream_window.into());
         let action = match code {
             ErrorCode::REFUSED_STREAM => self.flood.record_refused_stream(),
             _ => self.flood.record_stream_error(),
@@ -139,10 +139,11 @@ impl Connection {
         // A stream error shows that the peer is sending, even after the end of its message.
         let is_sending = stream.inbound.state != MessageState::Complete
             || matches!(error, Error::StreamError(..));
+        let window = stream.inbound.window.credit();
         stream.fail(error);
         if is_sending {
             self.reset_streams.add(id);
-            self.flood.record_sent_reset();
+            self.flood.record_sent_reset(window);
         }
         self.remove_unaccepted(id);
         self.write_reset(id, code);

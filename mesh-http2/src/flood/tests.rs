@@ -185,11 +185,31 @@ fn discarded_frames_spend_the_budget_unless_they_are_large() {
     assert_eq!(limiter.record_discarded_frame(255), idle);
     assert_eq!(limiter.record_discarded_frame(256), Continue);
     // A reset accounts for the frames that may have been in flight.
-    limiter.record_sent_reset();
+    limiter.record_sent_reset(0);
     for _ in 0..100 {
         assert_eq!(limiter.record_discarded_frame(0), Continue);
     }
     assert_eq!(limiter.record_discarded_frame(0), idle);
+}
+
+/// A peer that writes a byte at a time may have a frame in flight for each byte of the window.
+#[test]
+fn content_within_the_window_of_a_reset_stream_is_free() {
+    let mut limiter = server();
+    for _ in 0..100 {
+        assert_eq!(limiter.record_discarded_frame(0), Continue);
+    }
+    limiter.record_sent_reset(70_000);
+    for _ in 0..69_000 {
+        assert_eq!(limiter.record_discarded_frame(1), Continue);
+    }
+    assert_eq!(limiter.record_discarded_frame(1_000), Continue);
+    // Then the allowance of the reset, and nothing.
+    for _ in 0..100 {
+        assert_eq!(limiter.record_discarded_frame(1), Continue);
+    }
+    let idle = Close(LimitExceeded::IdleFrames);
+    assert_eq!(limiter.record_discarded_frame(1), idle);
 }
 
 /// Returns the indices of the stream errors that drain and that close the connection.
