@@ -134,6 +134,14 @@ fn report(
         smallest = shrink(script, |script| fails(script, &features));
     }
     let [direct, other] = replay(&smallest, seed, &last)?;
+    let trace = |run: &Run| {
+        let trace = diagram(&run.events, &run.steps);
+        if shrinks {
+            trace.beginning()
+        } else {
+            [trace.head, trace.lines].concat()
+        }
+    };
     let facts_of = |run: &Run| -> Facts { facts::of_run(&run.observed, smallest.protocol) };
     let mut lines = vec![
         format!("✗ {name}: runs differ at {}, seed {seed}", failure.place),
@@ -145,9 +153,9 @@ fn report(
     lines.push("--- observations".to_owned());
     lines.extend(side_by_side(&facts_of(&direct), &facts_of(&other)));
     lines.push("--- direct".to_owned());
-    lines.extend(diagram(&direct.events, &direct.steps).into_lines());
+    lines.extend(trace(&direct));
     lines.push("--- other run".to_owned());
-    lines.extend(diagram(&other.events, &other.steps).into_lines());
+    lines.extend(trace(&other));
     lines.push(format!(
         "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {} --features {}{}",
         failure.place,

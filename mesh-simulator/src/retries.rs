@@ -105,7 +105,7 @@ pub(crate) fn after_response(requests: &Requests, observed: &Observed) -> Vec<St
     for request in requests.single() {
         let client = observed.clients.get(request.connection);
         let response = client.and_then(|client| client.messages.get(request.response));
-        let Some(response) = response.filter(|response| response.heads() > 0) else {
+        let Some(response) = response.filter(|response| is_servers(response)) else {
             continue;
         };
         let attempts = observed.servers.iter().flat_map(|server| &server.messages);
@@ -123,6 +123,14 @@ pub(crate) fn after_response(requests: &Requests, observed: &Observed) -> Vec<St
         }
     }
     late
+}
+
+/// Whether a response has begun, and a server has made it. A proxy that gives up may respond while
+/// an attempt is on its way.
+fn is_servers(response: &Message) -> bool {
+    let is_error = value(&response.fields, ":status").is_some_and(|it| it.starts_with(b"5"));
+    !response.interim.is_empty()
+        || (!response.fields.is_empty() && !(is_error && response.body.is_empty()))
 }
 
 /// Method, path and body of the requests that a server has received whole.

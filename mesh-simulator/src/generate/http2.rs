@@ -148,7 +148,7 @@ fn respond(draft: &mut Draft, n: u32) {
     }
     headers(draft, Who::Server, n, !has_body, fields);
     if has_body {
-        let size = draft.size().min(100_000);
+        let size = draft.size().min(100_000).min(draft.max_content);
         if has_trailers {
             let bytes = draft.content(size);
             draft.server(data_step(n, false, bytes));
