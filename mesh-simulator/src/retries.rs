@@ -129,8 +129,8 @@ pub(crate) fn after_response(requests: &Requests, observed: &Observed) -> Vec<St
 /// an attempt is on its way.
 fn is_servers(response: &Message) -> bool {
     let is_error = value(&response.fields, ":status").is_some_and(|it| it.starts_with(b"5"));
-    !response.interim.is_empty()
-        || (!response.fields.is_empty() && !(is_error && response.body.is_empty()))
+    let may_be_proxys = response.fields.is_empty() || is_error && response.body.is_empty();
+    !response.interim.is_empty() || !may_be_proxys
 }
 
 /// Method, path and body of the requests that a server has received whole.

@@ -33,7 +33,7 @@ fn payload(draft: &mut Draft, speaker: Who, turn: u32) -> Bytes {
     let mut bytes = draft.content(size);
     if turn == 0 && speaker == Who::Client && draft.chance(4) {
         let begins = [
-            "\x16\x03\x01",
+            "\x16\x02\x01",
             "\x00",
             "SSH-2.0-x\r\n",
             "\u{1}\u{2}",
