@@ -137,8 +137,11 @@ fn has_left_connection(key: &Key, facts: &Facts) -> bool {
 /// receive this part of it: the RST discards bytes in flight, also of complete responses before the
 /// one that it ends.
 fn is_lost_to_reset(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
-    let Subject::Response(connection, _) = change.key.subject else {
-        return false;
+    let connection = match change.key.subject {
+        Subject::Response(connection, _) => connection,
+        // A client may have waited for such a response.
+        Subject::Connection(connection) if change.key.aspect == Aspect::StoppedAt => connection,
+        Subject::Peer | Subject::Connection(_) | Subject::Request(_) => return false,
     };
     let key = Key {
         subject: Subject::Connection(connection),
@@ -149,6 +152,9 @@ fn is_lost_to_reset(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
         let mut ends = ends.into_iter().map(|end| sibling(facts, &key, end));
         ends.any(|end| end == Some(Ending::Reset.name().as_bytes()))
     };
+    if change.key.aspect == Aspect::StoppedAt {
+        return is_reset(direct) && is_reset(mesh);
+    }
     let values = [&change.direct, &change.mesh].map(Option::as_deref);
     let is_lost = |facts, [value, other]: [Option<&[u8]>; 2]| {
         let end = sibling(facts, &change.key, Aspect::End);
@@ -248,8 +254,15 @@ mod tests {
             responses.chain([ending]).collect::<Facts>()
         };
         let all = [("ab", "complete"), ("c", "cut by RST")];
+        let mut waiting = run("RST", &[("a", "cut by RST")]);
+        let stopped = Key {
+            peer: Side::Client,
+            ..key(Aspect::StoppedAt)
+        };
+        waiting.insert(stopped, b"4: wait message".to_vec());
         for (other, expected) in [
             (run("RST", &[("a", "cut by RST")]), 0),
+            (waiting, 0),
             (run("RST", &[]), 0),
             (run("RST", &[("b", "cut by RST")]), 1),
             (run("RST", &[("a", "complete"), ("c", "cut by RST")]), 1),
