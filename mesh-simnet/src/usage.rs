@@ -24,14 +24,15 @@ thread_local! {
     static USAGE: Cell<Usage> = const { Cell::new(Usage { held: 0, peak: 0, allocated: 0, read: 0, calls: 0 }) };
 }
 
-/// Begins to count.
-pub fn start() {
+/// Begins to count. Returns the bytes that the proxies hold.
+pub fn start() -> usize {
     let Usage { held, .. } = USAGE.get();
     USAGE.set(Usage {
         held,
         peak: held,
         ..Usage::default()
     });
+    held
 }
 
 /// Returns what has been used since [`start`].

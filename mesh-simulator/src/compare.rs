@@ -123,14 +123,17 @@ fn has_left_connection(key: &Key, facts: &Facts) -> bool {
     let (Subject::Response(connection, _) | Subject::Connection(connection)) = key.subject else {
         return false;
     };
+    has_ending(facts, key, connection, Ending::Own)
+}
+
+/// Whether a connection of the key's peer ends so, idle or not.
+fn has_ending(facts: &Facts, key: &Key, connection: usize, ending: Ending) -> bool {
     let connection = Key {
         subject: Subject::Connection(connection),
         ..key.clone()
     };
-    let aspects = [Aspect::Ending, Aspect::IdleEnding];
-    aspects
-        .into_iter()
-        .any(|aspect| sibling(facts, &connection, aspect) == Some(Ending::Own.name().as_bytes()))
+    let mut aspects = [Aspect::Ending, Aspect::IdleEnding].into_iter();
+    aspects.any(|aspect| sibling(facts, &connection, aspect) == Some(ending.name().as_bytes()))
 }
 
 /// Whether an RST has ended the connection of a response in both runs, and one of them did not
@@ -143,19 +146,11 @@ fn is_lost_to_reset(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
         Subject::Connection(connection) if change.key.aspect == Aspect::StoppedAt => connection,
         Subject::Peer | Subject::Connection(_) | Subject::Request(_) => return false,
     };
-    let key = Key {
-        subject: Subject::Connection(connection),
-        ..change.key.clone()
-    };
-    let is_reset = |facts| {
-        let ends = [Aspect::Ending, Aspect::IdleEnding];
-        let mut ends = ends.into_iter().map(|end| sibling(facts, &key, end));
-        ends.any(|end| end == Some(Ending::Reset.name().as_bytes()))
-    };
-    if change.key.aspect == Aspect::StoppedAt {
-        return is_reset(direct) && is_reset(mesh);
+    let is_reset = |facts| has_ending(facts, &change.key, connection, Ending::Reset);
+    if !is_reset(direct) || !is_reset(mesh) {
+        return false;
     }
-    let values = [&change.direct, &change.mesh].map(Option::as_deref);
+    let [left, right] = [&change.direct, &change.mesh].map(Option::as_deref);
     let is_lost = |facts, [value, other]: [Option<&[u8]>; 2]| {
         let end = sibling(facts, &change.key, Aspect::End);
         let is_cut = end.is_none_or(|end| end == b"cut by RST");
@@ -165,10 +160,9 @@ fn is_lost_to_reset(change: &Change, direct: &Facts, mesh: &Facts) -> bool {
                 .is_some_and(|(value, other)| other.starts_with(value));
         is_cut && (value.is_none() || is_beginning || change.key.aspect == Aspect::End)
     };
-    let [left, right] = values;
-    is_reset(direct)
-        && is_reset(mesh)
-        && (is_lost(direct, [left, right]) || is_lost(mesh, [right, left]))
+    change.key.aspect == Aspect::StoppedAt
+        || is_lost(direct, [left, right])
+        || is_lost(mesh, [right, left])
 }
 
 /// Whether an RST has ended the message or connection of the bytes. It discards bytes in flight

@@ -5,29 +5,28 @@ use std::collections::BTreeMap;
 use crate::facts::Facts;
 use crate::message::{End, Message, value};
 use crate::requests::Requests;
-use crate::retries;
+use crate::retries::{self, Seen};
 
 /// The rules that copies have broken.
 pub(crate) fn broken(requests: &Requests, direct: &[Facts], copies: &[Message]) -> Vec<String> {
-    let whole: Vec<_> = direct.iter().flat_map(retries::complete).collect();
+    let whole = retries::seen_in(direct);
     let mut counts: BTreeMap<(&[u8], &[u8]), usize> = BTreeMap::new();
     let mut broken = Vec::new();
     for copy in copies.iter().filter(|copy| !copy.fields.is_empty()) {
         let part = |name| value(&copy.fields, name).unwrap_or_default();
-        let (method, path) = (part(":method"), part(":path"));
-        let name = String::from_utf8_lossy(&[method, path].join(&b' ')).into_owned();
-        let mut alike = whole
-            .iter()
-            .filter(|it| (it.0, it.1) == (method, path))
-            .peekable();
-        let is_whole = copy.end == End::Complete;
-        if is_whole && alike.peek().is_some() && !alike.any(|it| it.2 == copy.body) {
-            let bytes = copy.body.len();
+        let copy = Seen {
+            method: part(":method"),
+            path: part(":path"),
+            body: &copy.body,
+            is_complete: copy.end == End::Complete,
+        };
+        let (name, bytes) = (copy.name(), copy.body.len());
+        if copy.has_another_body(&whole) {
             broken.push(format!("a copy of {name} with another body, {bytes} bytes"));
         }
         // Zero if a strict reader does not read it as a request.
-        let sent = requests.count(method, path);
-        let count = counts.entry((method, path)).or_default();
+        let sent = requests.count(copy.method, copy.path);
+        let count = counts.entry((copy.method, copy.path)).or_default();
         *count += 1;
         if sent > 0 && *count > sent {
             broken.push(format!("{count} copies of {sent} requests {name}"));

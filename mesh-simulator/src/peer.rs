@@ -72,7 +72,7 @@ async fn respond(link: &Rc<Link>, server: &Server, requests: &Cell<usize>) {
     }
 }
 
-/// Reads and writes what arrives and is sent on a connection.
+/// Starts the tasks that read and write a connection.
 fn carry(link: &Rc<Link>) {
     spawn_local(link::read_all(Rc::clone(link)));
     spawn_local(link::write_all(Rc::clone(link)));

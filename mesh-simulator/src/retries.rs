@@ -20,11 +20,27 @@ const MAX_SENDS: usize = 2;
 const MAX_LOST_SENDS: usize = 4;
 
 /// A request as a server has seen it.
-struct Seen<'a> {
-    method: &'a [u8],
-    path: &'a [u8],
-    body: &'a [u8],
-    is_complete: bool,
+pub(crate) struct Seen<'a> {
+    pub(crate) method: &'a [u8],
+    pub(crate) path: &'a [u8],
+    pub(crate) body: &'a [u8],
+    pub(crate) is_complete: bool,
+}
+
+impl Seen<'_> {
+    /// Method and path.
+    pub(crate) fn name(&self) -> String {
+        let name = [self.method, self.path].join(&b' ');
+        String::from_utf8_lossy(&name).into_owned()
+    }
+
+    /// Whether it is complete, and every complete one of its name has another body.
+    pub(crate) fn has_another_body(&self, than: &[Seen<'_>]) -> bool {
+        let is_alike =
+            |it: &&Seen<'_>| (it.method, it.path) == (self.method, self.path) && it.is_complete;
+        let mut alike = than.iter().filter(is_alike).peekable();
+        self.is_complete && alike.peek().is_some() && alike.all(|it| it.body != self.body)
+    }
 }
 
 /// The most attempts that a server sees of a request. It may say that it has not processed one (RFC
@@ -69,31 +85,28 @@ pub(crate) fn broken(
     mesh: &Facts,
 ) -> Vec<String> {
     let mut broken = Vec::new();
-    let whole: Vec<Seen<'_>> = direct.iter().flat_map(seen).collect();
+    let whole = seen_in(direct);
     let mut attempts: BTreeMap<(&[u8], &[u8]), Vec<usize>> = BTreeMap::new();
     for attempt in seen(mesh) {
         let Seen { method, path, .. } = attempt;
-        let name = || String::from_utf8_lossy(&[method, path].join(&b' ')).into_owned();
-        let alike = |it: &&Seen<'_>| it.method == method && it.path == path && it.is_complete;
-        let mut alike = whole.iter().filter(alike).peekable();
-        if attempt.is_complete && alike.peek().is_some() && !alike.any(|it| it.body == attempt.body)
-        {
-            let bytes = attempt.body.len();
+        if attempt.has_another_body(&whole) {
+            let (name, bytes) = (attempt.name(), attempt.body.len());
             broken.push(format!(
-                "an attempt of {} with another body, {bytes} bytes",
-                name()
+                "an attempt of {name} with another body, {bytes} bytes"
             ));
         }
         // Zero if a strict reader does not read it as a request.
         let sent = requests.count(method, path);
         let earlier = attempts.entry((method, path)).or_default();
         if sent == 1 && earlier.iter().any(|body| *body > MAX_REPLAY) {
-            broken.push(format!("{} was sent again after a large body", name()));
+            let name = attempt.name();
+            broken.push(format!("{name} was sent again after a large body"));
         }
         earlier.push(attempt.body.len());
         let count = earlier.len();
         if sent > 0 && count > most * sent {
-            broken.push(format!("{count} attempts of {sent} requests {}", name()));
+            let name = attempt.name();
+            broken.push(format!("{count} attempts of {sent} requests {name}"));
         }
     }
     broken
@@ -133,16 +146,9 @@ fn is_servers(response: &Message) -> bool {
     !response.interim.is_empty() || !may_be_proxys
 }
 
-/// Method, path and body of the requests that a server has received whole.
-pub(crate) fn complete(facts: &Facts) -> impl Iterator<Item = (&[u8], &[u8], &[u8])> {
-    let complete = seen(facts)
-        .into_iter()
-        .filter(|request| request.is_complete);
-    complete.map(
-        |Seen {
-             method, path, body, ..
-         }| (method, path, body),
-    )
+/// The requests that the servers of several runs have seen.
+pub(crate) fn seen_in(runs: &[Facts]) -> Vec<Seen<'_>> {
+    runs.iter().flat_map(seen).collect()
 }
 
 fn seen(facts: &Facts) -> Vec<Seen<'_>> {

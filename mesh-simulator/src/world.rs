@@ -112,8 +112,7 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
             mesh.strike(fault).await;
         }))
     });
-    usage::start();
-    let held = usage::get().held;
+    let held = usage::start();
     peers.settle(MAX_TIME).await;
     let used = usage::get();
     let mut broken = forwarded_despite_denial(&made, peers.received()());
@@ -145,12 +144,8 @@ async fn play(script: &Script, setting: &Setting, keeps_events: bool) -> Result<
 enum MirrorHost {
     /// It refuses connections.
     Refuses,
-    /// It closes them.
-    Closes {
-        _accepting: AbortOnDropHandle<()>,
-    },
-    /// It keeps them, and reads nothing.
-    Keeps {
+    /// It closes or keeps them, and reads nothing.
+    Accepts {
         _accepting: AbortOnDropHandle<()>,
     },
     Reads(Receiver),
@@ -174,11 +169,8 @@ impl MirrorHost {
             }))
         };
         match seed % 4 {
-            1 => Self::Closes {
-                _accepting: accept(socket, false),
-            },
-            2 => Self::Keeps {
-                _accepting: accept(socket, true),
+            rest @ (1 | 2) => Self::Accepts {
+                _accepting: accept(socket, rest == 2),
             },
             _ => {
                 let before_move = None;
@@ -194,7 +186,7 @@ impl MirrorHost {
     /// The copies that it has read. Closes its connections.
     fn copies(self) -> Vec<Message> {
         match self {
-            Self::Refuses | Self::Closes { .. } | Self::Keeps { .. } => Vec::new(),
+            Self::Refuses | Self::Accepts { .. } => Vec::new(),
             Self::Reads(receiver) => {
                 let observations = receiver.observe().into_iter();
                 observations.flat_map(|it| it.messages).collect()

@@ -118,8 +118,8 @@ impl RetryPolicy {
     }
 
     /// Decides what follows an attempt that ended with `end`, after `retries` retries. `withdraw`
-    /// takes a retry from the budget; it is called
-    /// last, because nothing else may prevent a retry that was paid for.
+    /// takes a retry from the budget; it is called last, because nothing else may prevent a retry
+    /// that was paid for.
     pub(crate) fn decide(
         &self,
         end: AttemptEnd,
