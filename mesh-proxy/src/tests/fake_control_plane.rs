@@ -136,6 +136,9 @@ async fn serve(listener: TcpListener, services: Services, tls: Option<Tls>) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.unwrap();
+        // As the control plane does: a second message would wait for a delayed acknowledgement,
+        // which is real time.
+        tcp.set_nodelay(true).unwrap();
         let services = services.clone();
         let tls = tls.clone();
         connections.spawn(async move {
