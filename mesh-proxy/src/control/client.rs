@@ -25,6 +25,7 @@ use hyper::client::conn::http2::SendRequest;
 use mesh_api::grpc::{self, Sanitized};
 use mesh_runtime::metrics::{Gauge, Labels, Registry};
 use tokio::sync::Mutex;
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 use tonic::body::Body;
 use tower::Service;
@@ -71,6 +72,11 @@ pub(crate) enum CallError {
         known: usize,
         /// The error of the last replica tried.
         source: Arc<DialError>,
+    },
+    #[error("connecting to {authority} ended early")]
+    Interrupted {
+        authority: String,
+        source: Arc<JoinError>,
     },
     #[error("call to {authority} failed")]
     Send {
@@ -175,23 +181,25 @@ impl Service<Request<Body>> for Client {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (inner, outage_log) = (self.inner.clone(), self.outage_log);
-        Box::pin(async move { inner.send(request, outage_log).await })
+        Box::pin(inner.send(request, outage_log))
     }
 }
 
 impl Inner {
     async fn send(
-        &self,
+        self: Arc<Self>,
         mut request: Request<Body>,
         outage_log: OutageLog,
     ) -> Result<Response<Sanitized<ResponseBody>>, CallError> {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
-        let connection = self.connection().await;
-        if outage_log == OutageLog::Client {
-            self.report(connection.as_ref().err());
-        }
-        let (mut sender, stream) = connection?;
+        // A task, because a call may end before every replica has been dialled: whether the service
+        // can be reached is reported all the same, and the next call gets the connection.
+        let connecting = tokio::spawn(self.clone().connect(outage_log)).await;
+        let (mut sender, stream) = connecting.map_err(|source| CallError::Interrupted {
+            authority: self.authority.clone(),
+            source: Arc::new(source),
+        })??;
         let mut call = self.calls.begin();
         let response = sender
             .send_request(request)
@@ -203,6 +211,18 @@ impl Inner {
         call.response_headers(response.status(), response.headers());
         let response = response.map(|body| ResponseBody::new(body, stream, call));
         Ok(grpc::response(response))
+    }
+
+    /// Returns a connection, and reports whether there is one.
+    async fn connect(
+        self: Arc<Self>,
+        outage_log: OutageLog,
+    ) -> Result<(SendRequest<Body>, Arc<()>), CallError> {
+        let connection = self.connection().await;
+        if outage_log == OutageLog::Client {
+            self.report(connection.as_ref().err());
+        }
+        connection
     }
 
     fn report(&self, error: Option<&CallError>) {

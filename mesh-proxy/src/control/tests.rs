@@ -9,7 +9,9 @@ use mesh_api::proto::destination::{GetDestination, Update};
 use mesh_core::identity::Identity;
 use mesh_core::resilience::Backoff;
 use mesh_runtime::metrics::Registry;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::dns::Resolver;
@@ -55,9 +57,17 @@ fn client_with_metrics(addr: SocketAddr, registry: &Registry) -> Client {
 
 /// A client of the service at `addr`, which must authenticate as `name`.
 fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Client> {
+    client_of_with_metrics(addr, name, trust, &Registry::new())
+}
+
+fn client_of_with_metrics(
+    addr: SocketAddr,
+    name: &str,
+    trust: Trust,
+    registry: &Registry,
+) -> DestinationClient<Client> {
     let config = with_control_plane(addr, &[]);
-    let registry = Registry::new();
-    let resolver = Resolver::from_system(&config.control, &registry).unwrap();
+    let resolver = Resolver::from_system(&config.control, registry).unwrap();
     let addr = ControlAddr {
         host: addr.ip().to_string().into(),
         port: addr.port(),
@@ -69,7 +79,7 @@ fn client_of(addr: SocketAddr, name: &str, trust: Trust) -> DestinationClient<Cl
         &config.control,
         trust,
         &resolver,
-        &registry,
+        registry,
     );
     DestinationClient::new(client)
 }
@@ -152,16 +162,41 @@ async fn follow_future_stays_small() {
     assert!(size <= 704, "{size}");
 }
 
+/// The value of the metric for the destination service.
+fn unreachable(registry: &Registry) -> u8 {
+    let text = String::from_utf8(registry.encode()).unwrap();
+    let value = text
+        .split_once("mesh_proxy_control_unreachable{client=\"destination\"} ")
+        .and_then(|(_, rest)| rest.lines().next());
+    value.expect(&text).parse().unwrap()
+}
+
+/// A call ends at its stream's limit, which is shorter than the dials of several replicas.
+#[tokio::test(start_paused = true)]
+async fn outage_is_reported_although_calls_end_before_dials() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ca = TestCa::new();
+    let (_publish, credentials) = watch::channel(Some(ca.credentials("web.test")));
+    let registry = Registry::new();
+    let trust = Trust::Certified(credentials);
+    let addr = silent.local_addr().unwrap();
+    let mut caller = client_of_with_metrics(addr, "control.test", trust, &registry);
+    let limit = Duration::from_millis(100);
+    let call = caller.get(GetDestination::default());
+    timeout(limit, call)
+        .await
+        .expect_err("the service is silent");
+    assert_eq!(unreachable(&registry), 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(unreachable(&registry), 1);
+}
+
 #[tokio::test]
 async fn calls_succeed_after_service_restart() {
     let control = ControlPlane::start().await;
     let addr = control.addr;
     let registry = Registry::new();
-    let is_unreachable = |value: u8| {
-        let line = format!("mesh_proxy_control_unreachable{{client=\"destination\"}} {value}\n");
-        let text = String::from_utf8(registry.encode()).unwrap();
-        assert!(text.contains(&line), "{text}");
-    };
+    let is_unreachable = |value: u8| assert_eq!(unreachable(&registry), value);
     let mut caller = DestinationClient::new(client_with_metrics(addr, &registry));
     is_unreachable(0);
     control.stop().await;
