@@ -2,8 +2,9 @@
 //! derived from another shares its first pairs. Used to resolve handles, never on the request path.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::cmp::Ordering;
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// Label names and values in print order. Invalid names, which the control plane may send, are
@@ -60,7 +61,7 @@ impl Labels {
         if own.len() == own.capacity() {
             own.reserve_exact(STEP);
         }
-        own.push((valid_name(name.into()), value.into()));
+        own.push((valid_name(name.into()), shared(value.into())));
     }
 
     /// Adds one pair whose value comes from outside: from the client of a connection, or from the
@@ -176,6 +177,31 @@ impl Hash for Labels {
     }
 }
 
+/// Number of values in the cache of a thread. About forty, such as `outbound` and `true`, are in
+/// the sets of every target.
+const SHARED_VALUES: usize = 128;
+
+/// Longer values are names, which few sets have in common.
+const MAX_SHARED_VALUE: usize = 32;
+
+/// Returns an earlier value that is equal, if the thread still has it, so that sets share it.
+fn shared(value: Arc<str>) -> Arc<str> {
+    thread_local! {
+        static VALUES: RefCell<[Option<Arc<str>>; SHARED_VALUES]> =
+            const { RefCell::new([const { None }; SHARED_VALUES]) };
+    }
+    if value.len() > MAX_SHARED_VALUE {
+        return value;
+    }
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    let slot = hasher.finish() as usize % SHARED_VALUES;
+    VALUES.with_borrow_mut(|values| match &values[slot] {
+        Some(earlier) if *earlier == value => earlier.clone(),
+        _ => values[slot].insert(value).clone(),
+    })
+}
+
 /// Replaces characters outside `[a-zA-Z0-9_]` by `_`, because a single invalid name makes a scraper
 /// reject the whole page.
 fn valid_name(name: Cow<'static, str>) -> Cow<'static, str> {
@@ -220,6 +246,16 @@ mod tests {
         let twice = derived.clone().with("d", "4");
         assert_eq!(twice.iter().count(), 4);
         assert_eq!(derived, alone);
+    }
+
+    #[test]
+    fn equal_values_of_different_sets_are_one_in_memory() {
+        let value = |labels: &Labels| labels.pairs().next().unwrap().1.clone();
+        let [first, second] = [(), ()].map(|()| Labels::new().with("direction", "inbound"));
+        assert!(Arc::ptr_eq(&value(&first), &value(&second)));
+        let long = "a".repeat(MAX_SHARED_VALUE + 1);
+        let [first, second] = [(), ()].map(|()| Labels::new().with("dst", long.as_str()));
+        assert!(!Arc::ptr_eq(&value(&first), &value(&second)));
     }
 
     #[test]
