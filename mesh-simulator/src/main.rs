@@ -61,8 +61,8 @@ struct Options {
     /// compare them with simulated runs (docs/simulation.md)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["minutes", "script", "places", "features", "faults", "replay", "brief", "print"])]
     node: Option<Name>,
-    /// End, restart or cut off the control plane of each mesh, as the seed draws, when the server
-    /// accepts its first connection
+    /// End, restart or cut off the control plane of each mesh, or end its proxies, as the seed
+    /// draws, when the server accepts its first connection
     #[arg(long)]
     faults: bool,
     /// Print the trace and both observations of each script, also if they agree, and shrink none

@@ -227,7 +227,7 @@ fn change_mesh(placement: &Placement, peers: &Peers, made: &Rc<Made>) {
                     sleep(CHANGE_TIME).await;
                     made.is_move_known.set(true);
                 }
-                Change::Retry => {}
+                Change::Retry | Change::Drain => {}
             }
         });
     }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,10 +27,11 @@ pub struct Mesh {
     host: IpAddr,
     start: Box<dyn Fn() -> io::Result<ControlPlane>>,
     control_plane: RefCell<Option<ControlPlane>>,
+    proxies: RefCell<Vec<Weak<Proxy>>>,
 }
 
 mesh_core::names! {
-    /// What happens to the control plane while the mesh runs.
+    /// What happens to the control plane or the proxies while the mesh runs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Fault, ALL {
         /// It ends, as by SIGKILL.
@@ -38,11 +40,16 @@ mesh_core::names! {
         Restarts = "control-plane-restarts",
         /// Nothing reaches it any more, and no proxy is told.
         Vanishes = "control-plane-vanishes",
+        /// The proxies end as by SIGTERM, as when their pods are deleted.
+        Drain = "proxies-drain",
     }
 }
 
 /// How long there is no control plane when it restarts.
 const RESTART_TIME: Duration = Duration::from_secs(5);
+
+/// How long proxies drain at most: longer than any connection of a world.
+const DRAIN_GRACE: Duration = Duration::from_hours(1);
 
 /// A pod, whose address no other host has.
 #[derive(Clone, Debug)]
@@ -101,6 +108,7 @@ impl Mesh {
         Ok(Self {
             control_plane: RefCell::new(Some(start()?)),
             start: Box::new(start),
+            proxies: RefCell::default(),
             network: network.clone(),
             host,
             names,
@@ -122,6 +130,14 @@ impl Mesh {
                 let fault = mesh_simnet::Fault::Vanished;
                 self.network.set_fault(self.host, Some(fault));
             }
+            Fault::Drain => self.drain_proxies(),
+        }
+    }
+
+    /// Lets the proxies end as by SIGTERM, and does not wait.
+    pub(super) fn drain_proxies(&self) {
+        for proxy in self.proxies.borrow().iter().filter_map(Weak::upgrade) {
+            proxy.begin_drain(DRAIN_GRACE);
         }
     }
 
@@ -130,7 +146,7 @@ impl Mesh {
     /// # Errors
     ///
     /// The identity or a variable is invalid, or a port of the proxy is in use.
-    pub fn proxy(&self, pod: &Pod) -> Result<Proxy, SetUpError> {
+    pub fn proxy(&self, pod: &Pod) -> Result<Rc<Proxy>, SetUpError> {
         let credentials = self.ca.credentials(&identity(&pod.identity)?)?;
         let config = Arc::new(self.config(pod)?);
         let proxy = Proxy::start(&self.network, pod.ip, config, credentials, &self.names)?;
@@ -139,6 +155,8 @@ impl Mesh {
             inbound: Some(proxy.inbound()),
         };
         self.network.redirect(pod.ip, redirection);
+        let proxy = Rc::new(proxy);
+        self.proxies.borrow_mut().push(Rc::downgrade(&proxy));
         Ok(proxy)
     }
 

@@ -32,9 +32,9 @@ pub struct Placement {
     /// What the control plane answers.
     pub answers: Answers,
     /// The proxy of the client, if it is in the mesh.
-    pub client: Option<Proxy>,
+    pub client: Option<Rc<Proxy>>,
     /// The proxy of the server, if it is in the mesh.
-    pub server: Option<Proxy>,
+    pub server: Option<Rc<Proxy>>,
     /// `None` without proxies.
     mesh: Option<Rc<Mesh>>,
     server_address: ServerAddress,
@@ -51,7 +51,8 @@ struct ServerAddress {
 }
 
 mesh_core::names! {
-    /// A change of what the control plane says about the server, while the mesh runs.
+    /// A change of the mesh while it runs: of what the control plane says about the server, or of
+    /// the proxies.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Change, ALL {
         /// The server's port allows no client.
@@ -60,6 +61,8 @@ mesh_core::names! {
         Retry = "mesh-retries",
         /// The server's address leads to [`MOVED_SERVER`].
         Move = "mesh-moves",
+        /// The proxies end as by SIGTERM, as when both pods are deleted.
+        Drain = "mesh-drains",
     }
 }
 
@@ -69,6 +72,7 @@ impl Change {
         match self {
             Self::Deny => position.has_server_proxy(),
             Self::Retry | Self::Move => position.has_client_proxy(),
+            Self::Drain => position != Position::Direct,
         }
     }
 }
@@ -174,6 +178,7 @@ impl Placement {
     /// Returns a function that makes changes.
     pub fn changes(&self) -> impl FnMut(Change) + 'static {
         let mut server = self.server_address.clone();
+        let mesh = self.mesh.clone();
         move |change| match change {
             Change::Deny => {
                 let policy = deny_all(server.is_opaque);
@@ -189,6 +194,11 @@ impl Placement {
                 let moved = SocketAddr::new(MOVED_SERVER.into(), server.addr.port());
                 server.endpoint = Endpoint::plain(moved);
                 server.publish();
+            }
+            Change::Drain => {
+                if let Some(mesh) = &mesh {
+                    mesh.drain_proxies();
+                }
             }
         }
     }

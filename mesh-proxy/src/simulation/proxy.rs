@@ -39,8 +39,11 @@ pub struct Proxy {
     registry: Registry,
     state: Arc<ProcessState>,
     free_at_start: FreeLimits,
-    /// Taken by the first [`Proxy::drain`].
+    /// Taken when the drain begins.
     drain: RefCell<Option<Drain>>,
+    /// The drain that has begun, until [`Proxy::drain`] waits for it.
+    draining: RefCell<Option<AbortOnDropHandle<drain::Outcome>>>,
+    /// Taken by the first [`Proxy::drain`].
     serving: RefCell<Option<AbortOnDropHandle<()>>>,
     /// Never changes: a world's certificates do not expire.
     _credentials: watch::Sender<Option<Arc<Credentials>>>,
@@ -120,6 +123,7 @@ impl Proxy {
             state,
             free_at_start,
             drain: RefCell::new(Some(drain)),
+            draining: RefCell::default(),
             serving: RefCell::new(Some(AbortOnDropHandle::new(spawn_local(serving)))),
             _credentials: publish,
         })
@@ -167,19 +171,31 @@ impl Proxy {
         self.state.tasks.len()
     }
 
-    /// Ends the proxy as SIGTERM does, with this grace period. Returns what it still holds when it
-    /// has exited. Later calls do nothing.
+    /// Ends the proxy as SIGTERM does, with this grace period, and does not wait. Later calls do
+    /// nothing.
+    pub(super) fn begin_drain(&self, grace: Duration) {
+        if let Some(drain) = self.drain.take() {
+            let draining = AbortOnDropHandle::new(spawn_local(drain.drain(grace)));
+            self.draining.replace(Some(draining));
+        }
+    }
+
+    /// Ends the proxy as SIGTERM does, with this grace period unless it is ending already. Returns
+    /// what it still holds when it has exited. Later calls do nothing.
     pub async fn drain(&self, grace: Duration) -> Vec<String> {
-        let (drain, serving) = (self.drain.take(), self.serving.take());
-        let (Some(drain), Some(serving)) = (drain, serving) else {
+        let Some(serving) = self.serving.take() else {
             return Vec::new();
         };
         // The series ends with the proxy, and connections between proxies are still open.
         let gauge = self.metric("tcp_open_connections");
-        if gauge != self.open_connections() {
+        let is_running = self.drain.borrow().is_some();
+        if is_running && gauge != self.open_connections() {
             return vec![format!("{gauge} connections in the gauge")];
         }
-        if let drain::Outcome::Expired { remaining } = drain.drain(grace).await {
+        self.begin_drain(grace);
+        if let Some(draining) = self.draining.take()
+            && let Ok(drain::Outcome::Expired { remaining }) = draining.await
+        {
             return vec![format!("{remaining} holders after the grace period")];
         }
         // Fails only if a task panicked, which the panic hook has reported.

@@ -81,6 +81,7 @@ pub const KNOWN: &[Known] = &[
     known(Bug::Http2RepeatedFieldLost, "http2/repeated-fields", "both", 0),
     known(Bug::GoAwayFailsLastStream, "planted/goaway-after-two", "both", 0),
     known(Bug::GoAwayIgnored, "mesh/goaway-excludes", "both", 0),
+    known(Bug::FinalGoAwayLost, "mesh/drains-http2", "both", 0),
     known(Bug::ResetCodeLost, "http2/reset-codes/server-internal-error", "both", 0),
     known(Bug::PeerResetIgnored, "http2/reset-codes/server-internal-error", "both", 0),
     known(Bug::ResponseToOther, "http2/concurrent", "both", 0),
