@@ -1,7 +1,9 @@
 //! [`Campaign`]: plays scripts one after the other, and reports those whose runs differ.
 
 use mesh_proxy::simulation::Feature;
-use mesh_simulator::check::{Failure, Features, MeshOptions, Place, check, replay, setting};
+use mesh_simulator::check::{
+    Failure, Features, MeshOptions, Place, check, replay, setting, settings,
+};
 use mesh_simulator::facts::{self, Aspect, Change, Facts};
 use mesh_simulator::report::{Diagram, diagram, side_by_side, value};
 use mesh_simulator::script::Script;
@@ -18,6 +20,7 @@ const MAX_REPORTS: usize = 10;
 pub(crate) struct Campaign {
     options: CampaignOptions,
     played: u64,
+    exchanges: u64,
     failed: Vec<String>,
 }
 
@@ -40,6 +43,7 @@ impl Campaign {
         Self {
             options,
             played: 0,
+            exchanges: 0,
             failed: Vec::new(),
         }
     }
@@ -49,8 +53,15 @@ impl Campaign {
     }
 
     pub(crate) fn summary(&self, seed: u64) -> String {
-        let Self { played, failed, .. } = self;
-        let mut text = format!("seed {seed}: {played} scripts, {} differ", failed.len());
+        let Self {
+            played,
+            exchanges,
+            failed,
+            ..
+        } = self;
+        let differ = failed.len();
+        let mut text =
+            format!("seed {seed}: {played} scripts, {exchanges} exchanges, {differ} differ");
         if !failed.is_empty() {
             text.push_str(&format!(": {}", failed.join(", ")));
         }
@@ -64,35 +75,49 @@ impl Campaign {
             print_lines(&[name.to_owned()])?;
         }
         self.played += 1;
-        let failure = check(script, seed, places, mesh)?;
-        if let Some(failure) = failure {
+        let checked = check(script, seed, places, mesh)?;
+        self.exchanges += checked.exchanges;
+        if let Some(failure) = checked.failure {
             self.failed.push(name.to_owned());
             if self.options.is_brief {
-                let (place, features) = (failure.place, failure.features());
-                let fault = failure.setting.fault;
-                let fault = fault.map(|fault| format!(", {fault}")).unwrap_or_default();
-                let mut lines = vec![format!("✗ {name}: {place}, {features}{fault}")];
+                let (place, mesh) = (failure.place, mesh_of(&failure.setting));
+                let mut lines = vec![format!("✗ {name}: {place}, {mesh}")];
                 lines.extend(changes(&failure));
                 print_lines(&lines)?;
             } else if self.failed.len() <= MAX_REPORTS {
                 report(name, script, seed, &failure, !self.options.replays)?;
             }
         } else if self.options.replays {
-            for place in places {
-                let setting = setting(script, seed, 0, *place);
-                show(script, &setting, self.options.walks)?;
+            let direct = world::run(script, &setting(script, seed, 0, Place::DIRECT), false)?;
+            let direct = facts::of_run(&direct.observed, script.protocol);
+            for (place, setting) in settings(script, seed, places, mesh) {
+                print_lines(&[format!("--- {place}, {}", mesh_of(&setting))])?;
+                show(script, &direct, &setting, self.options.walks)?;
             }
         }
         Ok(())
     }
 }
 
-/// Prints the facts of a run, and its trace.
-fn show(script: &Script, setting: &Setting, with_steps: bool) -> anyhow::Result<()> {
+/// The features of a run's mesh, and what happens to it.
+fn mesh_of(setting: &Setting) -> String {
+    let features = Features::These(setting.settings.features.clone());
+    match setting.fault {
+        None => format!("features {features}"),
+        Some(fault) => format!("features {features}, fault {fault}"),
+    }
+}
+
+/// Prints the facts of a run beside the ones of a direct run, and its trace.
+fn show(
+    script: &Script,
+    direct: &Facts,
+    setting: &Setting,
+    with_steps: bool,
+) -> anyhow::Result<()> {
     let run = world::run(script, setting, true)?;
     let facts = facts::of_run(&run.observed, script.protocol);
-    print_lines(&[format!("--- {:?}", setting.position)])?;
-    print_lines(&side_by_side(&facts, &facts))?;
+    print_lines(&side_by_side(direct, &facts))?;
     let Diagram { head, lines } = diagram(&run.events, &run.steps);
     print_lines(&head)?;
     if with_steps {
@@ -118,7 +143,8 @@ fn report(
             has_faults: failure.setting.fault.is_some(),
         };
         let found = check(script, seed, &[failure.place], &options);
-        let is_same = found.ok().flatten().filter(|it| is_alike(it, failure));
+        let found = found.ok().and_then(|checked| checked.failure);
+        let is_same = found.filter(|it| is_alike(it, failure));
         is_same.map(|found| last = found).is_some()
     };
     let mut features = failure.setting.settings.features.clone();

@@ -51,6 +51,15 @@ impl Failure {
     }
 }
 
+/// The runs that [`check`] has made.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The number of runs, direct ones included.
+    pub exchanges: u64,
+    /// The first run that differs from direct ones, breaks an invariant or leaves something behind.
+    pub failure: Option<Failure>,
+}
+
 /// Runs of one script at one place, made when they are needed.
 #[derive(Debug)]
 pub struct Runs<'a> {
@@ -59,6 +68,8 @@ pub struct Runs<'a> {
     seed: u64,
     place: Place,
     facts: Vec<Facts>,
+    /// The number of runs, with the ones that were compared.
+    exchanges: u64,
 }
 
 impl<'a> Runs<'a> {
@@ -69,6 +80,7 @@ impl<'a> Runs<'a> {
             seed,
             place,
             facts: Vec::new(),
+            exchanges: 0,
         }
     }
 
@@ -80,11 +92,17 @@ impl<'a> Runs<'a> {
     fn run(&mut self, count: u64) -> Result<(), SetUpError> {
         for n in self.facts.len() as u64..count {
             let setting = setting(self.script, self.seed, n, self.place);
-            let run = world::run(self.script, &setting, false)?;
-            self.facts
-                .push(facts::of_run(&run.observed, self.script.protocol));
+            let (_, facts) = self.play(&setting)?;
+            self.facts.push(facts);
         }
         Ok(())
+    }
+
+    fn play(&mut self, setting: &Setting) -> Result<(Run, Facts), SetUpError> {
+        self.exchanges += 1;
+        let run = world::run(self.script, setting, false)?;
+        let facts = facts::of_run(&run.observed, self.script.protocol);
+        Ok((run, facts))
     }
 
     /// Plays the script in a setting. Returns the changes that nothing explains, and the invariants
@@ -104,8 +122,7 @@ impl<'a> Runs<'a> {
         if !mesh_changes.iter().all(has_effect) {
             return Ok((Vec::new(), Vec::new()));
         }
-        let run = world::run(self.script, setting, false)?;
-        let facts = facts::of_run(&run.observed, self.script.protocol);
+        let (run, facts) = self.play(setting)?;
         let features = &setting.settings.features;
         let mut broken = run.broken;
         broken.extend(retries::after_response(&self.requests, &run.observed));
@@ -119,8 +136,13 @@ impl<'a> Runs<'a> {
         }
         let has_retries = features.contains(&Feature::Retries)
             || mesh_changes.contains(&simulation::Change::Retry);
-        if has_retries && retries::are_there(&self.requests, &facts) {
+        if has_retries {
             self.run(FIRST_RUNS)?;
+        }
+        if has_retries
+            && (retries::are_there(&self.requests, &facts)
+                || retries::were_lost(&self.facts, &facts))
+        {
             let most = retries::most(self.script, setting.position);
             let rules = retries::broken(&self.requests, most, &self.facts, &facts);
             broken.extend(rules);
@@ -409,7 +431,7 @@ fn at_most(pieces: Pieces, most: u64, script: &Script) -> Pieces {
 }
 
 /// Plays a script at each place, under conditions that the seed draws, with a mesh of these
-/// options. Returns the first run that differs from direct ones, or that leaves something behind.
+/// options, until a run fails.
 ///
 /// # Errors
 ///
@@ -419,24 +441,42 @@ pub fn check(
     seed: u64,
     places: &[Place],
     options: &MeshOptions,
-) -> Result<Option<Failure>, SetUpError> {
+) -> Result<Checked, SetUpError> {
     let mut direct = Runs::new(script, seed, Place::DIRECT);
-    // A place has the same conditions whatever other places are played.
-    let all = (MAX_RUNS..).zip(&Place::ALL);
-    for (n, place) in all.filter(|(_, place)| places.contains(place)) {
-        let mut setting = setting(script, seed, n, *place);
-        options.add_to(script, &mut setting);
+    let mut failure = None;
+    for (place, setting) in settings(script, seed, places, options) {
         let (changes, broken) = direct.judge(&setting, MAX_RUNS)?;
         if !changes.is_empty() || !broken.is_empty() {
-            return Ok(Some(Failure {
-                place: *place,
+            failure = Some(Failure {
+                place,
                 setting,
                 changes,
                 broken,
-            }));
+            });
+            break;
         }
     }
-    Ok(None)
+    Ok(Checked {
+        exchanges: direct.exchanges,
+        failure,
+    })
+}
+
+/// The settings in which a script is checked. A place has the same one whatever other places are
+/// played.
+pub fn settings(
+    script: &Script,
+    seed: u64,
+    places: &[Place],
+    options: &MeshOptions,
+) -> impl Iterator<Item = (Place, Setting)> {
+    let all = (MAX_RUNS..).zip(Place::ALL);
+    all.filter(|(_, place)| places.contains(place))
+        .map(move |(n, place)| {
+            let mut setting = setting(script, seed, n, place);
+            options.add_to(script, &mut setting);
+            (place, setting)
+        })
 }
 
 /// The names of the rows that a script needs at any place, under ideal conditions, with these

@@ -76,6 +76,21 @@ pub(crate) fn are_there(requests: &Requests, mesh: &Facts) -> bool {
     })
 }
 
+/// Whether a client got an error of its proxy in place of a server's: the attempt that followed was
+/// lost on a connection that the server closed, and no server has seen it.
+pub(crate) fn were_lost(direct: &[Facts], mesh: &Facts) -> bool {
+    let status = Aspect::Pseudo("status".to_owned());
+    let mut proxys = mesh.iter().filter(|(key, value)| {
+        key.peer == Side::Client && key.aspect == status && value.as_slice() == b"502"
+    });
+    proxys.any(|(key, _)| {
+        let servers = direct.iter().filter_map(|run| run.get(key));
+        servers
+            .into_iter()
+            .any(|it| it.starts_with(b"5") && it != b"502")
+    })
+}
+
 /// The rules that attempts have broken: there are at most `most` of a request, each has the whole
 /// body or breaks off, and none follows one with more than 64 KiB of the body.
 pub(crate) fn broken(
@@ -225,6 +240,27 @@ mod tests {
             );
         }
         assert!(!are_there(&requests, &direct[0]));
+    }
+
+    #[test]
+    fn lost_attempt_is_seen_by_its_status() {
+        let response = |status: &str| -> Facts {
+            let key = Key {
+                peer: Side::Client,
+                subject: Subject::Response(1, 1),
+                aspect: Aspect::Pseudo("status".to_owned()),
+            };
+            [(key, status.as_bytes().to_vec())].into()
+        };
+        for (direct, mesh, expected) in [
+            ("500", "502", true),
+            ("502", "502", false),
+            ("200", "502", false),
+            ("500", "503", false),
+        ] {
+            let lost = were_lost(&[response(direct)], &response(mesh));
+            assert_eq!(lost, expected, "{direct}, {mesh}");
+        }
     }
 
     #[test]

@@ -37,7 +37,9 @@ fn difference(name: &str, script: &Script, seed: u64) -> Option<String> {
         // In a quarter of the runs.
         has_faults: seed.is_multiple_of(4),
     };
-    let failure = check(script, seed, &Place::ALL, &options).expect("a set-up")?;
+    let failure = check(script, seed, &Place::ALL, &options)
+        .expect("a set-up")
+        .failure?;
     let changes = failure.changes.iter().map(|change| {
         let [left, right] = [&change.direct, &change.mesh].map(|it| value(it.as_ref()));
         format!("{}: {left} ≠ {right}\n", change.key)
@@ -217,7 +219,8 @@ fn wrong_expectation_of_a_changed_mesh_fails() {
     let named = corpus::read(&directory, "mesh/denied-request").expect("the corpus is valid");
     let text = named[0].script.to_string().replace("403", "404");
     let script = Script::parse(&text).expect("a script");
-    let failure = check(&script, 0, &[Place::ALL[2]], &MeshOptions::default()).expect("a set-up");
+    let checked = check(&script, 0, &[Place::ALL[2]], &MeshOptions::default()).expect("a set-up");
+    let failure = checked.failure;
     let failure = failure.expect("the request is denied");
     assert_eq!(failure.changes[0].key.aspect, Aspect::StoppedAt);
 }
