@@ -32,7 +32,7 @@ pub(super) static ROWS: [Difference; 4] = [
         name: "unfinished-client-hello",
         what: "A client that sends the beginning of a ClientHello, and not the rest within the detection time, is reset.",
         why: "Security: the proxy does not know the client's identity, and holds the client's bytes in its memory (ADR 0160).",
-        affected: "Clients that stop within a ClientHello, and protocols that begin with the bytes 0x16 0x03.",
+        affected: "Clients that stop within a ClientHello, and protocols that begin with the bytes 0x16 0x03 or whose first message is the byte 0x16.",
         script: "tcp/unfinished-client-hello",
         removal: "Forwarding such a connection as opaque plaintext where the policy admits clients without an identity.",
         applies: is_unfinished_hello,
@@ -105,10 +105,8 @@ fn is_within_hello(bytes: &[u8]) -> bool {
             return false;
         }
     }
-    // Less than the header of another record.
-    bytes.starts_with(&[0x16, 3])
-        && rest.len() < 5
-        && [0x16, 3].iter().zip(rest).all(|(a, b)| a == b)
+    // Less than the header of a record.
+    !bytes.is_empty() && rest.len() < 5 && [0x16, 3].iter().zip(rest).all(|(a, b)| a == b)
 }
 
 fn is_refused_late(context: &Context<'_>, change: &Change) -> bool {
@@ -144,16 +142,11 @@ mod tests {
     #[test]
     fn client_hellos_are_measured_over_records() {
         let whole = b"\x16\x03\x01\x00\x03\x01\x00\x00\x16\x03\x01\x00\x03\x02hi";
-        for end in 2..whole.len() {
+        for end in 1..whole.len() {
             assert!(is_within_hello(&whole[..end]), "{end}");
         }
         assert!(!is_within_hello(whole));
-        for other in [
-            &b""[..],
-            b"\x16",
-            b"\x17\x03\x01",
-            b"\x16\x03\x01\x00\x01\x01GET /",
-        ] {
+        for other in [&b""[..], b"\x17\x03\x01", b"\x16\x03\x01\x00\x01\x01GET /"] {
             assert!(!is_within_hello(other), "{other:?}");
         }
     }
