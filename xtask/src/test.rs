@@ -31,7 +31,7 @@ const QEMU_PACKAGE: &str = "qemu-system-x86";
 const KERNEL_LIST: &str = "list";
 /// The end-to-end tests.
 const END_TO_END: &str = "e2e";
-/// The test programs that use the cluster. They run one after the other.
+/// The test programs that use the cluster, one or more of each name. They run one after the other.
 const ON_CLUSTER: [&str; 2] = [END_TO_END, "cluster"];
 /// The suite of `mesh-bench` that runs on a cluster.
 const CLUSTER_SUITE: &str = "gateway-api";
@@ -338,9 +338,11 @@ fn run_tests(
     if options.long {
         command.env(LONG_VARIABLE, "1");
     }
-    if let Some(context) = context {
-        command.env(cluster::CONTEXT_VARIABLE, context);
-    }
+    match context {
+        Some(context) => command.env(cluster::CONTEXT_VARIABLE, context),
+        // It belongs to the program that runs beside this one.
+        None => command.env_remove(cluster::CONTEXT_VARIABLE),
+    };
     judge(title, &mut command, tally)
 }
 

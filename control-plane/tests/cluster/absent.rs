@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{Cluster, cluster, metric, web};
-use crate::destination::update;
 use crate::manifests::{pod, slice};
+use crate::messages::update;
+use crate::{Cluster, cluster, metric, web};
 
 /// A relay between a controller and the API server that can be interrupted.
 struct Relay {

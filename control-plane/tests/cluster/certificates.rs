@@ -23,8 +23,8 @@ use serde_json::json;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use super::{Cluster, cluster};
-use crate::identity::csr;
+use crate::messages::csr;
+use crate::{Cluster, cluster};
 
 const ISSUER: &str = "linkerd-identity-issuer";
 const ROOTS: &str = "linkerd-identity-trust-roots";

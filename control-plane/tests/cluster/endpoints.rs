@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::{cluster, web};
-use crate::destination::update;
 use crate::manifests::pod;
+use crate::messages::update;
+use crate::{cluster, web};
 
 #[tokio::test]
 async fn endpoints_follow_the_api_server() {

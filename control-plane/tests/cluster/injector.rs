@@ -19,7 +19,7 @@ use mesh_test_support::eventually::eventually_async as eventually;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Cluster, cluster, metric};
+use crate::{Cluster, cluster, metric};
 
 const ACCOUNT: &str = "linkerd-proxy-injector";
 const SECRET: &str = "linkerd-proxy-injector-k8s-tls";

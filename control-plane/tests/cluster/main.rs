@@ -1,8 +1,16 @@
 //! The controllers with the API server of a real cluster: `MESH_TEST_CLUSTER` is the name of its
-//! context in the file of `KUBECONFIG`. Without it these tests are skipped.
+//! context in the file of `KUBECONFIG`. Without it these tests are skipped. A program of its own,
+//! because another one that installs a mesh must not use the cluster at the same time.
 //!
 //! Each test uses its own namespace, which is deleted at the end. Pods have a nonexistent
 //! scheduler, so that nothing runs, and the test writes their status.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and prints why it is skipped"
+)]
 
 use std::collections::BTreeMap;
 
@@ -14,17 +22,22 @@ use kube::{Api, Client, Config, ResourceExt};
 use mesh_api::proto::destination::Update;
 use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_test_support::controller::Controller;
+use mesh_test_support::eventually::eventually_async as eventually;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::Streaming;
 
-use crate::destination::request;
 use crate::manifests::service;
+use crate::messages::request;
 
 mod absent;
 mod certificates;
 mod endpoints;
 mod injector;
+#[path = "../shared/manifests.rs"]
+mod manifests;
+#[path = "../shared/messages.rs"]
+mod messages;
 mod policies;
 
 /// A namespace of a cluster.
@@ -223,18 +236,27 @@ impl Drop for Cluster {
                 .unwrap();
             runtime.block_on(async {
                 let client = connect(&kubeconfig, &context).await;
-                for name in definition_names {
+                for name in &definition_names {
                     // Fails if the test has already deleted it.
                     let _deleted = definitions(&client)
-                        .delete(&name, &DeleteParams::default())
+                        .delete(name, &DeleteParams::default())
                         .await;
                 }
-                let namespaces: Api<Namespace> = Api::all(client);
+                let namespaces: Api<Namespace> = Api::all(client.clone());
                 namespaces
                     .delete(&namespace, &DeleteParams::default())
                     .await
                     .map(drop)
                     .unwrap();
+                // The next program finds the cluster as this one did.
+                eventually("the objects of the test to be deleted", async || {
+                    let mut is_gone = namespaces.get_opt(&namespace).await.ok()?.is_none();
+                    for name in &definition_names {
+                        is_gone &= definitions(&client).get_opt(name).await.ok()?.is_none();
+                    }
+                    is_gone.then_some(())
+                })
+                .await;
             });
         });
         if deleting.join().is_err() {

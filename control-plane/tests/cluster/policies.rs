@@ -9,8 +9,8 @@ use mesh_test_support::controller::{Controller, next};
 use mesh_test_support::eventually::eventually_async as eventually;
 use serde_json::json;
 
-use super::{Cluster, cluster, definitions, metric};
 use crate::manifests::{ALLOW, SERVER, pod};
+use crate::{Cluster, cluster, definitions, metric};
 
 /// The kinds without which the controller does not respond.
 const APIS: [(&str, &str, &str); 5] = [

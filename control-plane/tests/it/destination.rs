@@ -1,25 +1,17 @@
 //! Endpoints and profiles over gRPC with changing files.
 
-use mesh_api::destination::{endpoint_update, profile};
+use mesh_api::destination::profile;
 use mesh_api::proto::destination::destination_client::DestinationClient;
-use mesh_api::proto::destination::{DestinationProfile, GetDestination, Update};
-use mesh_core::endpoint::EndpointUpdate;
+use mesh_api::proto::destination::{DestinationProfile, Update};
 use mesh_core::profile::Profile;
 use mesh_test_support::controller::{Controller, ManifestDir, next, next_where};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
 use crate::manifests::service;
+use crate::messages::{request, update};
 
 const WEB: &str = "web.shop.svc.cluster.local:80";
-
-pub(crate) fn request(path: &str) -> GetDestination {
-    GetDestination {
-        scheme: "k8s".to_owned(),
-        path: path.to_owned(),
-        context_token: "{\"ns\":\"shop\",\"nodeName\":\"a\",\"pod\":\"client\"}\n".to_owned(),
-    }
-}
 
 async fn get(client: &mut DestinationClient<Channel>) -> Streaming<Update> {
     client.get(request(WEB)).await.unwrap().into_inner()
@@ -34,23 +26,6 @@ async fn first_profile(
     let mut stream = response.unwrap().into_inner();
     let message = next(&mut stream).await.unwrap();
     (profile(message).unwrap(), stream)
-}
-
-pub(crate) async fn update(stream: &mut Streaming<Update>) -> String {
-    let message = next(stream).await.expect("the stream ended");
-    let update = endpoint_update(message).unwrap();
-    assert_eq!(update.skipped, []);
-    match update.update {
-        EndpointUpdate::Add { endpoints, .. } => {
-            let addrs: Vec<String> = endpoints.iter().map(|e| e.addr.to_string()).collect();
-            format!("+{}", addrs.join(" "))
-        }
-        EndpointUpdate::Remove(addrs) => {
-            let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
-            format!("-{}", addrs.join(" "))
-        }
-        EndpointUpdate::Empty { .. } => panic!("never sent"),
-    }
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use mesh_test_support::controller::Controller;
 use mesh_test_support::eventually::eventually_async as eventually;
 
+use crate::messages::csr;
+
 const IDENTITY: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
 
 struct Fixture {
@@ -99,13 +101,6 @@ impl Fixture {
         let signature = self.signer.sign(&random, signed.as_bytes()).unwrap();
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)).into_bytes()
     }
-}
-
-pub(crate) fn csr(name: &str) -> Vec<u8> {
-    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    let key = KeyPair::generate().unwrap();
-    params.serialize_request(&key).unwrap().der().to_vec()
 }
 
 async fn certify(

@@ -3,14 +3,15 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking and prints the log of the controller"
+    reason = "a test fails by panicking"
 )]
 
-mod cluster;
 mod destination;
 mod heartbeat;
 mod identity;
 mod lifecycle;
+#[path = "../shared/manifests.rs"]
 mod manifests;
+#[path = "../shared/messages.rs"]
+mod messages;
 mod policy;

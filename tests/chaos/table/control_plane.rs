@@ -85,7 +85,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "control-plane/src/status/writer/tests.rs::overloaded_api_server_is_asked_less_often_and_then_written_to",
             ),
             cluster(
-                "control-plane/tests/it/cluster/absent.rs::known_objects_stay_in_effect_without_api_server",
+                "control-plane/tests/cluster/absent.rs::known_objects_stay_in_effect_without_api_server",
             ),
             long_cluster("tests/e2e/outages.rs::traffic_survives_api_server_outage"),
         ],
@@ -107,7 +107,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local(
                 "mesh-cluster/src/source/kube/batching/tests.rs::changes_are_merged_while_channel_is_full",
             ),
-            cluster("control-plane/tests/it/cluster/endpoints.rs::endpoints_follow_the_api_server"),
+            cluster("control-plane/tests/cluster/endpoints.rs::endpoints_follow_the_api_server"),
         ],
         limit: "410 Gone, bookmarks and ERROR events end in kube's watcher, which lists anew; they are not planted on the wire, only what it makes of them.",
     },

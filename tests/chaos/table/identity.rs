@@ -77,7 +77,7 @@ pub(super) const FAULTS: &[Fault] = &[
             local("mesh-proxy/src/identity/tests.rs::changed_anchors_are_applied_while_running"),
             local("mesh-proxy/src/tls/tests.rs::sessions_are_resumed_within_one_generation_only"),
             cluster(
-                "control-plane/tests/it/cluster/certificates.rs::trust_anchors_are_numbered_across_replicas",
+                "control-plane/tests/cluster/certificates.rs::trust_anchors_are_numbered_across_replicas",
             ),
         ],
         limit: "",

@@ -33,7 +33,7 @@ pub(super) const FAULTS: &[Fault] = &[
             ),
             local("mesh-cluster/src/webhook/mounted.rs::certificate_is_reloaded_when_files_match"),
             cluster(
-                "control-plane/tests/it/cluster/injector.rs::certificate_and_ca_bundle_are_repaired",
+                "control-plane/tests/cluster/injector.rs::certificate_and_ca_bundle_are_repaired",
             ),
         ],
         limit: "",
