@@ -101,7 +101,7 @@ impl Campaign {
 
 /// The features of a run's mesh, and what happens to it.
 fn mesh_of(setting: &Setting) -> String {
-    let features = Features::These(setting.settings.features.clone());
+    let features = Features::of(setting);
     match setting.fault {
         None => format!("features {features}"),
         Some(fault) => format!("features {features}, fault {fault}"),
@@ -185,7 +185,7 @@ fn report(
     lines.push(format!(
         "--- again: save the script, then cargo xtask simulate --script FILE --seed {seed} --place {} --features {}{}",
         failure.place,
-        last.features(),
+        Features::of(&last.setting),
         if failure.setting.fault.is_some() { " --faults" } else { "" },
     ));
     print_lines(&lines)?;

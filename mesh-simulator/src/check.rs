@@ -44,13 +44,6 @@ pub struct Failure {
     pub broken: Vec<String>,
 }
 
-impl Failure {
-    /// The features of the mesh.
-    pub fn features(&self) -> Features {
-        Features::These(self.setting.settings.features.clone())
-    }
-}
-
 /// The runs that [`check`] has made.
 #[derive(Clone, Debug)]
 pub struct Checked {
@@ -138,16 +131,14 @@ impl<'a> Runs<'a> {
             || mesh_changes.contains(&simulation::Change::Retry);
         if has_retries {
             self.run(FIRST_RUNS)?;
-        }
-        if has_retries
-            && (retries::are_there(&self.requests, &facts)
-                || retries::were_lost(&self.facts, &facts))
-        {
-            let most = retries::most(self.script, setting.position);
-            let rules = retries::broken(&self.requests, most, &self.facts, &facts);
-            broken.extend(rules);
-            if mesh_changes.is_empty() {
-                return Ok((Vec::new(), broken));
+            if retries::are_there(&self.requests, &facts) || retries::were_lost(&self.facts, &facts)
+            {
+                let most = retries::most(self.script, setting.position);
+                let rules = retries::broken(&self.requests, most, &self.facts, &facts);
+                broken.extend(rules);
+                if mesh_changes.is_empty() {
+                    return Ok((Vec::new(), broken));
+                }
             }
         }
         let changes = match mesh_changes.as_slice() {
@@ -392,6 +383,11 @@ impl Display for Features {
 }
 
 impl Features {
+    /// The features of the mesh of a run.
+    pub fn of(setting: &Setting) -> Self {
+        Self::These(setting.settings.features.clone())
+    }
+
     /// Adds the features to the setting of a script that have an effect there.
     fn add_to(&self, script: &Script, setting: &mut Setting) {
         let features: Vec<Feature> = match self {
@@ -462,8 +458,7 @@ pub fn check(
     })
 }
 
-/// The settings in which a script is checked. A place has the same one whatever other places are
-/// played.
+/// The settings that check a script. A place has the same one, whatever other places are played.
 pub fn settings(
     script: &Script,
     seed: u64,

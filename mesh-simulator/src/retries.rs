@@ -80,14 +80,10 @@ pub(crate) fn are_there(requests: &Requests, mesh: &Facts) -> bool {
 /// lost on a connection that the server closed, and no server has seen it.
 pub(crate) fn were_lost(direct: &[Facts], mesh: &Facts) -> bool {
     let status = Aspect::Pseudo("status".to_owned());
-    let mut proxys = mesh.iter().filter(|(key, value)| {
-        key.peer == Side::Client && key.aspect == status && value.as_slice() == b"502"
-    });
-    proxys.any(|(key, _)| {
-        let servers = direct.iter().filter_map(|run| run.get(key));
-        servers
-            .into_iter()
-            .any(|it| it.starts_with(b"5") && it != b"502")
+    mesh.iter().any(|(key, value)| {
+        let is_proxys = key.peer == Side::Client && key.aspect == status && value == b"502";
+        let mut servers = direct.iter().filter_map(|run| run.get(key));
+        is_proxys && servers.any(|it| it.starts_with(b"5") && it != b"502")
     })
 }
 

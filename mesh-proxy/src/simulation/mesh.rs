@@ -34,7 +34,7 @@ mesh_core::names! {
     /// What happens to the control plane or the proxies while the mesh runs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Fault, ALL {
-        /// It ends, as by SIGKILL.
+        /// The control plane ends, as by SIGKILL.
         Ends = "control-plane-ends",
         /// It ends, and another one starts after some seconds.
         Restarts = "control-plane-restarts",
