@@ -31,6 +31,7 @@ mod http1;
 mod http2;
 mod idle;
 mod interim;
+mod linger;
 pub(crate) mod message_context;
 mod message_error;
 pub mod orig_proto;

@@ -31,6 +31,7 @@ use crate::config::Http1Limits;
 use crate::http::body_timeout::PendingRequestBody;
 use crate::http::buffers::{self, READ_SIZE};
 use crate::http::client_close::UpstreamStream;
+use crate::http::linger::Closing;
 use crate::http::message_error::MessageError;
 use crate::time_slice;
 use crate::transport::Io;
@@ -329,19 +330,6 @@ impl Connection {
         }
     }
 
-    /// Reads and discards all input until the peer closes the connection or `left` bytes have been
-    /// read.
-    pub(super) fn poll_discard_input(&self, cx: &mut Context<'_>, left: &mut u64) -> Poll<()> {
-        let mut inner = self.inner();
-        loop {
-            inner.input.take_all();
-            match ready!(inner.poll_fill(cx)) {
-                Ok(n) if n > 0 && n as u64 <= *left => *left -= n as u64,
-                _ => return Poll::Ready(()),
-            }
-        }
-    }
-
     /// Whether bytes have been received that belong to no message yet.
     pub(in crate::http) fn has_unread_input(&self) -> bool {
         !self.inner().input.is_empty()
@@ -391,6 +379,18 @@ impl Connection {
     /// close for the end of a message.
     pub(super) fn reset(&self) {
         self.inner().io.reset_on_close();
+    }
+}
+
+impl Closing for &Connection {
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+        let mut inner = self.inner();
+        inner.input.take_all();
+        Poll::Ready(ready!(inner.poll_fill(cx)).unwrap_or_default())
+    }
+
+    fn is_acknowledged(&self) -> bool {
+        self.inner().io.tcp().is_acknowledged()
     }
 }
 

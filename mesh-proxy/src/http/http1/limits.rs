@@ -13,14 +13,9 @@ pub(super) const STACK_FIELDS: usize = 100;
 /// Maximum of interim responses (1xx) before a final one, the same as for HTTP/2.
 pub(crate) const MAX_INTERIM_RESPONSES: u32 = mesh_http2::MAX_INTERIM_RESPONSES;
 
-/// How long the proxy reads the rest of a request's body, and how long a connection that is being
-/// closed waits for the client to read its last response (RFC 9112, section 9.6). Two seconds cover
-/// several retransmissions within a cluster.
-pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
-
-/// How many bytes are discarded of what a client still sends on a connection that is being closed.
-/// Covers the bytes in flight when the client receives the response.
-pub(super) const MAX_LINGER_BYTES: u64 = 1024 * 1024;
+/// How long the proxy reads the rest of a request's body after the response, and how long a client
+/// that has received its last response may go on sending.
+pub(super) const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// Returns the capacity of a connection's input: the longest section that is read as a whole, and a
 /// read that may follow its last byte.

@@ -19,13 +19,14 @@ use tokio::time::timeout;
 use self::response_framing::{RequestInfo, ResponseFraming};
 use super::connection::RemainingBody;
 use super::framing::RequestMethod;
-use super::limits::{LINGER_TIME, MAX_LINGER_BYTES};
+use super::limits::DISCARD_TIME;
 use super::{
     BodyEncoder, Connection, Error, FramingHeaders, MessageError, OutgoingBody, encode, parse,
 };
 use crate::config::HttpLimits;
 use crate::http::body_timeout::BodyTimeout;
 use crate::http::idle::wait_until_idle;
+use crate::http::linger::{Linger, LingerLimits};
 use crate::http::message_context::MessageContext;
 use crate::http::revocable::RevocableRequest;
 use crate::http::{
@@ -87,7 +88,7 @@ pub(in crate::http) async fn serve<H: HttpHandler>(
             Ok(ConnectionAction::KeepAlive) => {}
             Ok(ConnectionAction::Close) => break,
             Ok(ConnectionAction::Linger) => {
-                Box::pin(linger(&connection)).await;
+                Box::pin(linger(&connection, config.limits)).await;
                 return Ok(ServeOutcome::Closed);
             }
             Ok(ConnectionAction::Tunnel(server, revocable)) => {
@@ -95,7 +96,7 @@ pub(in crate::http) async fn serve<H: HttpHandler>(
                 return Ok(ServeOutcome::Tunnel(Box::new((client, *server, revocable))));
             }
             Err(error) => {
-                Box::pin(send_error_response(&connection, &error)).await;
+                Box::pin(send_error_response(&connection, &error, config.limits)).await;
                 connection.abort_body_reader();
                 return Err(error);
             }
@@ -163,9 +164,10 @@ async fn exchange<H: HttpHandler>(
         RemainingBody::Complete => true,
         _ => Box::pin(drain_request_body(connection, framing.keeps_alive, drained)).await,
     };
+    let must_linger = connection.has_unread_input() || config.drain.is_draining();
     Ok(match is_body_complete {
         true if framing.keeps_alive => ConnectionAction::KeepAlive,
-        true if !connection.has_unread_input() => ConnectionAction::Close,
+        true if !must_linger => ConnectionAction::Close,
         _ => ConnectionAction::Linger,
     })
 }
@@ -341,7 +343,7 @@ async fn drain_request_body(connection: &Connection, keeps_alive: bool, mut left
         RemainingBody::Discard(_) | RemainingBody::InUse | RemainingBody::Unframed => return false,
     }
     let discard = poll_fn(|cx| connection.poll_discard_body(cx, &mut left));
-    timeout(LINGER_TIME, discard).await.unwrap_or(false)
+    timeout(DISCARD_TIME, discard).await.unwrap_or(false)
 }
 
 /// Sends the response that switches protocols, and takes the server's connection out of it.
@@ -375,7 +377,7 @@ async fn begin_tunnel(
 }
 
 /// Sends the error response, if there is one.
-async fn send_error_response(connection: &Connection, error: &Error) {
+async fn send_error_response(connection: &Connection, error: &Error, limits: &HttpLimits) {
     let Some(status) = error.status() else { return };
     let response = synthetic_response::status(Version::HTTP_11, status);
     connection.append(|buffer| {
@@ -387,21 +389,20 @@ async fn send_error_response(connection: &Connection, error: &Error) {
             Some(HeaderValue::from_static("close")),
         );
     });
-    linger(connection).await;
+    linger(connection, limits).await;
 }
 
-/// Closes the writing half, and discards what the client still sends for a limited time: the kernel
-/// resets a connection that is closed with unread bytes, and the client's kernel would then drop
-/// the response (RFC 9112, section 9.6).
-async fn linger(connection: &Connection) {
-    let mut left = MAX_LINGER_BYTES;
-    let lingering = async {
-        poll_fn(|cx| connection.poll_shutdown(cx)).await?;
-        poll_fn(|cx| connection.poll_discard_input(cx, &mut left)).await;
-        Ok::<_, Error>(())
-    };
-    // A timeout or error changes nothing: the connection is closed either way.
-    let _ended = timeout(LINGER_TIME, lingering).await;
+/// Closes the writing half, and the connection when the client has received the response.
+async fn linger(connection: &Connection, limits: &HttpLimits) {
+    let shutdown = timeout(DISCARD_TIME, poll_fn(|cx| connection.poll_shutdown(cx)));
+    if let Ok(Ok(())) = shutdown.await {
+        let limits = LingerLimits {
+            sending: DISCARD_TIME,
+            idle: limits.idle,
+        };
+        let mut linger = Linger::new(limits);
+        poll_fn(|cx| linger.poll(cx, &mut &*connection)).await;
+    }
 }
 
 #[cfg(test)]
@@ -452,9 +453,13 @@ mod tests {
         let request = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n";
         assert_eq!(client.try_write(request).unwrap(), request.len());
         part.drain();
-        serving.await.unwrap();
-        let mut response = String::new();
-        client.read_to_string(&mut response).await.unwrap();
+        let read = async move {
+            let mut response = String::new();
+            client.read_to_string(&mut response).await.unwrap();
+            response
+        };
+        let (ended, response) = tokio::join!(serving, read);
+        ended.unwrap();
         assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         assert!(response.contains("connection: close\r\n"), "{response}");
     }

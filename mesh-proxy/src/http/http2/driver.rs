@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use mesh_http2::{AcceptedStream, Connection, Error, ErrorCode, PendingInput, WORK_PER_TURN};
@@ -11,6 +12,7 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
 use super::{PingEvent, Pinger, RoleConfig, SharedConnection};
+use crate::http::linger::{Linger, LingerLimits};
 use crate::http::{buffers, output};
 use crate::time_slice;
 use crate::transport::Io;
@@ -30,6 +32,8 @@ pub(in crate::http) struct Driver {
     must_flush: bool,
     /// The error that ended writing. Bytes that the peer had sent before are still read.
     write_error: Option<io::Error>,
+    /// A graceful shutdown has ended, and everything is written.
+    linger: Option<Box<Linger>>,
 }
 
 const MIN_READ_SIZE: u32 = 16 * 1024;
@@ -38,6 +42,10 @@ const MAX_READ_SIZE: u32 = buffers::READ_BUFFER_SIZE as u32;
 
 /// After this much work in one poll the runtime polls its sockets before the next one.
 const LARGE_TURN: usize = WORK_PER_TURN / 4;
+
+/// How long a peer may take to read what its kernel has acknowledged after the end of a connection,
+/// while it sends WINDOW_UPDATE.
+const LONGEST_READ: Duration = Duration::from_secs(30);
 
 /// Maximum of slices in one vectored write.
 const MAX_SLICES: usize = 64;
@@ -58,6 +66,7 @@ impl Driver {
             input_timer: None,
             must_flush: false,
             write_error: None,
+            linger: None,
         }
     }
 
@@ -92,6 +101,9 @@ impl Driver {
         cx: &mut Context<'_>,
         accept: &mut impl FnMut(&SharedConnection, AcceptedStream),
     ) -> Poll<Result<(), Error>> {
+        if let Some(linger) = &mut self.linger {
+            return linger.poll(cx, &mut self.io).map(Ok);
+        }
         let written = match self.poll_write(cx) {
             // The end of the stream follows. A response that has begun, or is complete, may precede
             // it.
@@ -121,7 +133,13 @@ impl Driver {
                 None => {
                     // The connection is closed anyway.
                     let _best_effort = ready!(closed);
-                    Poll::Ready(Ok(()))
+                    self.shared.connection().handle_close(None);
+                    let linger = Box::new(Linger::new(LingerLimits {
+                        sending: LONGEST_READ,
+                        idle: self.config.limits.idle,
+                    }));
+                    let linger = self.linger.insert(linger);
+                    linger.poll(cx, &mut self.io).map(Ok)
                 }
             };
         }
@@ -421,7 +439,7 @@ mod tests {
             .write_all(&[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88])
             .await
             .unwrap();
-        let linger = Some(std::time::Duration::ZERO);
+        let linger = Some(Duration::ZERO);
         socket2::SockRef::from(&server).set_linger(linger).unwrap();
         drop(server);
         // The first poll writes, because the runtime has not reported yet what has arrived.

@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite as _;
 use super::{Connection, Inner};
 use crate::http::buffers::READ_SIZE;
 use crate::http::client_close::{CloseExchange, UpstreamStream};
+use crate::http::linger::Closing as _;
 use crate::transport::reset;
 
 /// The sending direction of an opened connection.
@@ -86,8 +87,7 @@ impl Connection {
     /// ends the wait.
     pub(in crate::http::http1) async fn acknowledged(&self) {
         if poll_fn(|cx| self.poll_flush(cx)).await.is_ok() {
-            let is_acknowledged = || self.inner().io.tcp().is_acknowledged();
-            reset::until_acknowledged(is_acknowledged).await;
+            reset::until_acknowledged(|| self.is_acknowledged()).await;
         }
     }
 }

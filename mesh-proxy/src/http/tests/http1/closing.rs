@@ -1,5 +1,7 @@
 //! Connections that one peer ends: after a message with `connection: close`, or within a request.
 
+use tokio::net::TcpSocket;
+
 use super::*;
 
 /// The server keeps its connection. A pipelined request is not processed.
@@ -50,4 +52,39 @@ fn incomplete_request_body_ends_without_its_end_at_the_server() {
             assert_eq!(rest.trim_end(), "", "{hops} hops: {request:?}");
         });
     }
+}
+
+/// The next request may arrive after the proxy has decided to close.
+#[test]
+fn response_of_a_proxy_that_drains_is_not_cut_by_the_next_request() {
+    const BODY: usize = 1 << 20;
+    const REST: usize = 80 * 1024;
+    let (drain, watch) = drain::channel();
+    let test = async move {
+        let (listener, server) = listen().await;
+        let proxy = hop(server, Role::Only, Protocol::Http1, &watch).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(32 * 1024).unwrap();
+        let mut client = socket.connect(proxy).await.unwrap();
+        send(&mut client, GET).await;
+        let mut server = accept(&listener).await;
+        read_until(&mut server, END).await;
+        tokio::task::spawn_local(drain.drain(Duration::from_secs(60)));
+        let serve = async move {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BODY}\r\n\r\n");
+            send(&mut server, &head).await;
+            server.write_all(&vec![b'x'; BODY]).await.unwrap();
+            server
+        };
+        let _server = tokio::task::spawn_local(serve);
+        let head = read_until(&mut client, END).await.unwrap();
+        assert!(head.contains("connection: close"), "{head}");
+        let mut buffer = vec![0; BODY - REST];
+        client.read_exact(&mut buffer).await.unwrap();
+        // The proxy has written the rest.
+        send(&mut client, GET).await;
+        client.read_exact(&mut buffer[..REST]).await.unwrap();
+        assert_eq!(client.read(&mut buffer).await.unwrap(), 0);
+    };
+    run_local(test);
 }

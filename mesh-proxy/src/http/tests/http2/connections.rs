@@ -1,6 +1,7 @@
 //! When connections to an endpoint are made, kept, replaced and closed.
 
 use http_body_util::BodyExt as _;
+use tokio::net::TcpSocket;
 
 use super::*;
 
@@ -178,16 +179,27 @@ fn goaway_opens_new_connection() {
     });
 }
 
-/// Reads frames up to one of this type.
-async fn skip_to(tcp: &mut TcpStream, kind: u8) {
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+/// Reads a frame, and returns its type and payload.
+async fn read_frame(tcp: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut header = [0; 9];
+    tcp.read_exact(&mut header).await.unwrap();
+    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+    let mut payload = vec![0; length as usize];
+    tcp.read_exact(&mut payload).await.unwrap();
+    (header[3], payload)
+}
+
+/// Reads frames up to one of this type, and returns its payload.
+async fn skip_to(tcp: &mut TcpStream, kind: u8) -> Vec<u8> {
     loop {
-        let mut header = [0; 9];
-        tcp.read_exact(&mut header).await.unwrap();
-        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
-        let mut payload = vec![0; length as usize];
-        tcp.read_exact(&mut payload).await.unwrap();
-        if header[3] == kind {
-            return;
+        let (read, payload) = read_frame(tcp).await;
+        if read == kind {
+            return payload;
         }
     }
 }
@@ -195,8 +207,6 @@ async fn skip_to(tcp: &mut TcpStream, kind: u8) {
 /// Also after the server's (RFC 9113, section 6.8).
 #[test]
 fn connection_that_is_given_up_ends_with_goaway() {
-    const HEADERS: u8 = 1;
-    const GOAWAY: u8 = 7;
     run(async |drain| {
         let (listener, addr) = listen().await;
         let proxy = hop(addr, Role::Only, Protocol::Http2, &drain).await;
@@ -217,6 +227,48 @@ fn connection_that_is_given_up_ends_with_goaway() {
         skip_to(&mut tcp, GOAWAY).await;
         assert_eq!(tcp.read(&mut [0]).await.unwrap(), 0, "the last frame");
     });
+}
+
+/// The client sends WINDOW_UPDATE for what it reads, also when the proxy has written everything.
+#[test]
+fn slow_reader_receives_all_from_a_proxy_that_drains() {
+    const BODY: usize = 2 << 20;
+    /// SETTINGS_INITIAL_WINDOW_SIZE and WINDOW_UPDATE: more than the body.
+    const WINDOWS: &[u8] =
+        b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\x40\0\0\0\0\x04\x08\0\0\0\0\0\0\x40\0\0";
+    /// `GET http://web/` on stream 1.
+    const GET: &[u8] = b"\0\0\x08\x01\x05\0\0\0\x01\x82\x86\x84\x01\x03web";
+    const ONE_BYTE: &[u8] = b"\0\0\x04\x08\0\0\0\0\0\0\0\0\x01";
+    let (drain, watch) = drain::channel();
+    let test = async move {
+        let (server, mut called) = server(100).await;
+        let proxy = hop(server, Role::Only, Protocol::Http2, &watch).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let mut tcp = socket.connect(proxy).await.unwrap();
+        let hello = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", WINDOWS, GET].concat();
+        tcp.write_all(&hello).await.unwrap();
+        let (_, mut respond) = called.recv().await.unwrap();
+        let mut download = respond.send_response(response(), false).unwrap();
+        skip_to(&mut tcp, HEADERS).await;
+
+        tokio::task::spawn_local(drain.drain(Duration::from_secs(60)));
+        let payload = skip_to(&mut tcp, PING).await;
+        let acknowledged = [b"\0\0\x08\x06\x01\0\0\0\0", &payload[..]].concat();
+        tcp.write_all(&acknowledged).await.unwrap();
+        download.send_data(vec![b'x'; BODY].into(), true).unwrap();
+        let mut received = 0;
+        while received < BODY {
+            let (kind, payload) = read_frame(&mut tcp).await;
+            if kind == DATA {
+                received += payload.len();
+                tcp.write_all(ONE_BYTE).await.unwrap();
+            }
+        }
+        let left = tcp.read(&mut [0]).await.unwrap();
+        assert_eq!(left, 0, "the proxy closes first");
+    };
+    run_local(test);
 }
 
 /// Servers that limit the age of connections cause this; the next request must not wait for a
