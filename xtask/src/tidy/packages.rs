@@ -55,7 +55,7 @@ const DIRECTION: [(&str, &[&str]); 25] = [
     ("mesh-controller-simulator", &["mesh-core", "mesh-api", "mesh-runtime", "mesh-cluster", "mesh-control-plane", "mesh-simnet", "mesh-test-support", "xtask"]),
     ("mesh-fuzz", &["mesh-core", "mesh-proxy", "mesh-test-support"]),
     // It compiles files of other packages.
-    ("mesh-models", &["mesh-core", "mesh-ebpf-common", "mesh-planted"]),
+    ("mesh-models", &["mesh-core", "mesh-ebpf-common", "mesh-http2", "mesh-planted"]),
     ("xtask", &[]),
 ];
 
