@@ -89,6 +89,7 @@ pub const KNOWN: &[Known] = &[
     known(Bug::StreamPermitLeak, "planted/stream-limit-after-reset", "both", 0),
     known(Bug::LostWakeUpOfConnectionWindow, "planted/connection-window", "both", 0),
     known(Bug::LostWakeUpOfStreamWindow, "http2/window-of-one", "both", 0),
+    known(Bug::LostWakeUpOfStreamLimit, "planted/stream-limit-of-many", "both", 0),
     known(Bug::StalePolicy, "mesh/denied-request", "both", 0),
     known(Bug::RevocationLost, "mesh/denied-connection", "both", 0),
     known(Bug::MissedEvent, "mesh/denied-request", "both", 0),
