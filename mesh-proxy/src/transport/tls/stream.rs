@@ -499,3 +499,6 @@ fn copy_into(contents: &mut [IoSliceMut<'_>], slices: &[IoSlice<'_>]) -> usize {
     }
     copied
 }
+
+#[cfg(test)]
+mod tests;
