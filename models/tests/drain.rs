@@ -45,8 +45,8 @@ enum Rules {
     WithoutLinger,
 }
 
-/// The steps of each end, in order. Both ends are deterministic, so that these orders
-/// determine the state of the connection.
+/// The steps of each end, in order. Both ends are deterministic, so that these orders determine the
+/// state of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct State {
     client: Vec<Step>,

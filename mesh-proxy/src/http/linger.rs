@@ -12,7 +12,7 @@ use crate::transport::Io;
 
 /// After how much time without a byte a peer that has acknowledged everything is not waited for any
 /// more. Two seconds cover several retransmissions within a cluster.
-pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
+const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// How many bytes are discarded. Covers the bytes in flight when the peer learns of the end.
 const MAX_LINGER_BYTES: usize = 1024 * 1024;

@@ -164,10 +164,10 @@ async fn exchange<H: HttpHandler>(
         RemainingBody::Complete => true,
         _ => Box::pin(drain_request_body(connection, framing.keeps_alive, drained)).await,
     };
-    let must_linger = connection.has_unread_input() || config.drain.is_draining();
+    let must_linger = || connection.has_unread_input() || config.drain.is_draining();
     Ok(match is_body_complete {
         true if framing.keeps_alive => ConnectionAction::KeepAlive,
-        true if !must_linger => ConnectionAction::Close,
+        true if !must_linger() => ConnectionAction::Close,
         _ => ConnectionAction::Linger,
     })
 }

@@ -43,8 +43,8 @@ const MAX_READ_SIZE: u32 = buffers::READ_BUFFER_SIZE as u32;
 /// After this much work in one poll the runtime polls its sockets before the next one.
 const LARGE_TURN: usize = WORK_PER_TURN / 4;
 
-/// How long a peer may take to read what its kernel has acknowledged after the end of a connection,
-/// while it sends WINDOW_UPDATE.
+/// The time after the end of a connection for a peer whose kernel has acknowledged everything to
+/// read it, while it sends WINDOW_UPDATE.
 const LONGEST_READ: Duration = Duration::from_secs(30);
 
 /// Maximum of slices in one vectored write.
