@@ -68,6 +68,28 @@ pub struct Config {
     pub clock: fn() -> Instant,
 }
 
+impl Config {
+    /// The windows and the frame size with which HTTP/2 begins (RFC 9113, section 6.5.2), buffers
+    /// that are allocated for each connection, and the clock of the system.
+    #[must_use]
+    pub fn new(role: Role, limits: Limits) -> Self {
+        Self {
+            role,
+            limits,
+            stream_window: DEFAULT_WINDOW,
+            widened_stream_window: DEFAULT_WINDOW,
+            connection_window: DEFAULT_WINDOW,
+            max_frame_size: None,
+            output_limit: None,
+            buffers: BufferPool {
+                acquire: Vec::new,
+                release: drop,
+            },
+            clock: Instant::now,
+        }
+    }
+}
+
 /// A stream that the client has opened. Its receiver must read and write it until it drops both
 /// directions ([`Connection::drop_reader`], [`Connection::drop_writer`]).
 #[derive(Debug)]

@@ -13,14 +13,10 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::task::{Poll, Waker, ready};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use mesh_http2::{
-    BodyFrame, BufferPool, Config, Connection, DEFAULT_WINDOW, Error, Limits, PendingInput, Role,
-    StreamId,
-};
+use mesh_http2::{BodyFrame, Config, Connection, Error, Limits, PendingInput, Role, StreamId};
 use mesh_models::violated;
 use stateright::{Model, Property};
 
@@ -132,20 +128,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn connection(role: Role) -> Connection {
-    Connection::new(&Config {
-        role,
-        limits: LIMITS,
-        stream_window: DEFAULT_WINDOW,
-        widened_stream_window: DEFAULT_WINDOW,
-        connection_window: DEFAULT_WINDOW,
-        max_frame_size: None,
-        output_limit: None,
-        buffers: BufferPool {
-            acquire: Vec::new,
-            release: drop,
-        },
-        clock: Instant::now,
-    })
+    Connection::new(&Config::new(role, LIMITS))
 }
 
 /// Moves the output of a connection to the frames in flight.

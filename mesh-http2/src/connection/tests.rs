@@ -33,20 +33,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn config(role: Role) -> Config {
-    Config {
-        role,
-        limits: LIMITS,
-        stream_window: DEFAULT_WINDOW,
-        widened_stream_window: DEFAULT_WINDOW,
-        connection_window: DEFAULT_WINDOW,
-        max_frame_size: None,
-        output_limit: None,
-        buffers: BufferPool {
-            acquire: Vec::new,
-            release: drop,
-        },
-        clock: Instant::now,
-    }
+    Config::new(role, LIMITS)
 }
 
 /// `GET http://web/` and `POST http://web/`, by indices of the static table.

@@ -2,13 +2,10 @@
 
 use std::io::IoSlice;
 use std::task::{Poll, Waker};
-use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use mesh_http2::{
-    AcceptedStream, BufferPool, Config, Connection, DEFAULT_WINDOW, Error, Limits, Role, StreamId,
-};
+use mesh_http2::{AcceptedStream, Config, Connection, Error, Limits, Role, StreamId};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -30,20 +27,7 @@ pub(super) struct Http2Peer {
 
 impl Http2Peer {
     pub(super) fn new(tcp: TcpStream, role: Role) -> Self {
-        let connection = Connection::new(&Config {
-            role,
-            limits: LIMITS,
-            stream_window: DEFAULT_WINDOW,
-            widened_stream_window: DEFAULT_WINDOW,
-            connection_window: DEFAULT_WINDOW,
-            max_frame_size: None,
-            output_limit: None,
-            buffers: BufferPool {
-                acquire: Vec::new,
-                release: drop,
-            },
-            clock: Instant::now,
-        });
+        let connection = Connection::new(&Config::new(role, LIMITS));
         Self { tcp, connection }
     }
 
