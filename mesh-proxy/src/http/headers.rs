@@ -20,13 +20,33 @@ static CONNECTION_HEADERS: [HeaderName; 4] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
+/// Whether a field describes the connection or the framing on it (RFC 9110, section 7.6.1). Few
+/// messages have one, and a scan of all names costs less than a lookup of each.
+pub(super) fn is_connection_field(name: &str) -> bool {
+    let is = |other: &str| other.eq_ignore_ascii_case(name);
+    match name.len() {
+        2 => is("te"),
+        7 => is("upgrade"),
+        10 => is("connection") || is("keep-alive"),
+        16 => is("proxy-connection"),
+        17 => is("transfer-encoding"),
+        _ => false,
+    }
+}
+
+fn has_connection_fields(headers: &HeaderMap) -> bool {
+    headers
+        .keys()
+        .any(|name| is_connection_field(name.as_str()))
+}
+
 /// Removes hop-by-hop headers: those that `connection` lists, and a fixed list.
 ///
 /// Framing headers and `host` are kept even if a client lists them, because the next server would
 /// otherwise read a different message than this proxy. `te: trailers` is kept, too: RFC 9110,
 /// section 10.1.4 makes clients list it, and this proxy forwards the trailers that they accept.
 pub fn strip_connection_headers(headers: &mut HeaderMap) {
-    if !has_any(headers, &CONNECTION_HEADERS) {
+    if !has_connection_fields(headers) {
         return;
     }
     if headers.contains_key(CONNECTION) {
@@ -44,9 +64,27 @@ pub fn strip_connection_headers(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes the fields that a request of HTTP/2 must not have (RFC 9113, section 8.2.2).
+pub(super) fn strip_http2_request(headers: &mut HeaderMap) {
+    if has_connection_fields(headers) {
+        strip_connection_headers(headers);
+        reduce_te_to_trailers(headers);
+        headers.remove(TRANSFER_ENCODING);
+    }
+}
+
+/// Removes the fields that a response of HTTP/2 must not have.
+pub(super) fn strip_http2_response(headers: &mut HeaderMap) {
+    if has_connection_fields(headers) {
+        strip_connection_headers(headers);
+        headers.remove(TE);
+        headers.remove(TRANSFER_ENCODING);
+    }
+}
+
 /// Reduces `te` to `trailers`, the only value that HTTP/2 allows (RFC 9113, section 8.2.2). The
 /// other codings are hop-by-hop in any case.
-pub(super) fn reduce_te_to_trailers(headers: &mut HeaderMap) {
+fn reduce_te_to_trailers(headers: &mut HeaderMap) {
     let mut values = headers.get_all(TE).iter();
     let Some(first) = values.next() else { return };
     // Mostly there is nothing to change.

@@ -11,7 +11,7 @@ use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 use mesh_planted::Bug;
 
-use super::headers::{ORIG_PROTO, reduce_te_to_trailers, strip_connection_headers};
+use super::headers::{ORIG_PROTO, strip_http2_request, strip_http2_response};
 use super::message_context::MessageContext;
 use super::{Request, Response, upgrade, uri};
 
@@ -51,9 +51,7 @@ pub fn upgrade(request: &mut Request) -> Version {
         (_, true) => HTTP_11_ABSOLUTE,
     };
     let headers = request.headers_mut();
-    strip_connection_headers(headers);
-    headers.remove(TRANSFER_ENCODING);
-    reduce_te_to_trailers(headers);
+    strip_http2_request(headers);
     headers.insert(ORIG_PROTO, value);
     *request.version_mut() = Version::HTTP_2;
     version
@@ -90,8 +88,7 @@ pub fn upgrade_response(response: &mut Response, version: Version) {
         _ => http11_value(response),
     };
     let headers = response.headers_mut();
-    strip_connection_headers(headers);
-    headers.remove(TRANSFER_ENCODING);
+    strip_http2_response(headers);
     headers.insert(ORIG_PROTO, value);
     *response.version_mut() = Version::HTTP_2;
 }

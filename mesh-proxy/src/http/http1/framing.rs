@@ -127,7 +127,7 @@ pub(super) fn retain_effective(length: BodyLength, headers: &mut HeaderMap) {
 /// the next recipient may refuse the repetition.
 pub(crate) fn unify_content_length(headers: &mut HeaderMap) {
     let is_repeated = list_elements(headers, CONTENT_LENGTH).nth(1).is_some();
-    if is_repeated && let Ok(length) = content_length(headers, RepeatedLength::AllowEqual) {
+    if is_repeated && let Ok(Some(length)) = content_length(headers, RepeatedLength::AllowEqual) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
 }
@@ -147,16 +147,11 @@ fn declared_length(
     headers: &HeaderMap,
     repeated: RepeatedLength,
 ) -> Result<Option<BodyLength>, MessageError> {
-    match (
-        headers.contains_key(TRANSFER_ENCODING),
-        headers.contains_key(CONTENT_LENGTH),
-    ) {
-        (false, false) => Ok(None),
-        (true, true) => Err(MessageError::LengthAndTransferEncoding),
-        (true, false) => chunked(version, headers).map(Some),
-        (false, true) => content_length(headers, repeated)
-            .map(BodyLength::Bytes)
-            .map(Some),
+    let length = content_length(headers, repeated);
+    match (headers.contains_key(TRANSFER_ENCODING), length) {
+        (false, length) => Ok(length?.map(BodyLength::Bytes)),
+        (true, Ok(None)) => chunked(version, headers).map(Some),
+        (true, Ok(Some(_)) | Err(_)) => Err(MessageError::LengthAndTransferEncoding),
     }
 }
 
@@ -179,7 +174,11 @@ fn chunked(version: Version, headers: &HeaderMap) -> Result<BodyLength, MessageE
     Err(MessageError::ChunkedNotFinal)
 }
 
-fn content_length(headers: &HeaderMap, repeated: RepeatedLength) -> Result<u64, MessageError> {
+/// Returns the declared length, if there is one.
+fn content_length(
+    headers: &HeaderMap,
+    repeated: RepeatedLength,
+) -> Result<Option<u64>, MessageError> {
     let mut length = None;
     for value in list_elements(headers, CONTENT_LENGTH) {
         let value = parse_decimal(value).ok_or(MessageError::InvalidContentLength)?;
@@ -189,7 +188,7 @@ fn content_length(headers: &HeaderMap, repeated: RepeatedLength) -> Result<u64, 
             Some(_) => return Err(MessageError::MultipleContentLengths),
         }
     }
-    length.ok_or(MessageError::InvalidContentLength)
+    Ok(length)
 }
 
 /// Parses digits only: no sign, no space, no overflow.

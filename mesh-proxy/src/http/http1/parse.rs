@@ -18,7 +18,7 @@ use mesh_planted::Bug;
 use super::framing::{self, BodyLength, RequestMethod, list_elements};
 use super::limits::STACK_FIELDS;
 use crate::config::Http1Limits;
-use crate::http::headers::is_allowed_in_trailers;
+use crate::http::headers::{is_allowed_in_trailers, is_connection_field};
 use crate::http::message_error::MessageError;
 use crate::http::uri::is_host_and_port;
 
@@ -343,7 +343,7 @@ fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<Header
     let mut headers = HeaderMap::with_capacity(fields.len());
     for is_last in [false, true] {
         for field in fields {
-            if is_of_connection(field.name) != is_last {
+            if is_connection_field(field.name) != is_last {
                 continue;
             }
             let name = HeaderName::from_bytes(field.name.as_bytes())
@@ -364,19 +364,6 @@ fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<Header
         }
     }
     Ok(headers)
-}
-
-/// Whether a field describes the connection or its framing (RFC 9110, section 7.6.1).
-fn is_of_connection(name: &str) -> bool {
-    let is = |other: &str| other.eq_ignore_ascii_case(name);
-    match name.len() {
-        2 => is("te"),
-        7 => is("upgrade"),
-        10 => is("connection") || is("keep-alive"),
-        16 => is("proxy-connection"),
-        17 => is("transfer-encoding"),
-        _ => false,
-    }
 }
 
 /// A request may lack a host, because the dialled address identifies the destination, but it may

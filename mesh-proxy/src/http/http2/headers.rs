@@ -1,9 +1,9 @@
 //! Converts headers for HTTP/2 streams.
 
-use http::header::{CONTENT_LENGTH, HeaderMap, TE, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HeaderMap};
 use http_body::Body as _;
 
-use crate::http::headers::{reduce_te_to_trailers, strip_connection_headers};
+use crate::http::headers::{strip_http2_request, strip_http2_response};
 use crate::http::{Body, http1};
 
 /// Returns the `content-length`. Contradictory values have been rejected already.
@@ -11,21 +11,19 @@ pub(in crate::http) fn declared_length(headers: &HeaderMap) -> Option<u64> {
     http1::parse_decimal(headers.get(CONTENT_LENGTH)?.as_bytes())
 }
 
-/// Removes the headers that a request must not have (RFC 9113, section 8.2.2).
+/// Removes the headers that a request must not have, and adds the length of its body.
 pub(in crate::http) fn prepare_request(headers: &mut HeaderMap, body: &Body) {
-    reduce_te_to_trailers(headers);
-    prepare(headers, body);
+    strip_http2_request(headers);
+    add_length(headers, body);
 }
 
-/// Removes the headers that a response must not have.
+/// Removes the headers that a response must not have, and adds the length of its body.
 pub(in crate::http) fn prepare_response(headers: &mut HeaderMap, body: &Body) {
-    headers.remove(TE);
-    prepare(headers, body);
+    strip_http2_response(headers);
+    add_length(headers, body);
 }
 
-fn prepare(headers: &mut HeaderMap, body: &Body) {
-    strip_connection_headers(headers);
-    headers.remove(TRANSFER_ENCODING);
+fn add_length(headers: &mut HeaderMap, body: &Body) {
     if let Some(length) = body.size_hint().exact()
         && !headers.contains_key(CONTENT_LENGTH)
     {
@@ -36,6 +34,7 @@ fn prepare(headers: &mut HeaderMap, body: &Body) {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use http::header::TE;
 
     use super::*;
 
