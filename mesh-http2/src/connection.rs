@@ -69,8 +69,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The windows and the frame size with which HTTP/2 begins (RFC 9113, section 6.5.2), buffers
-    /// that are allocated for each connection, and the clock of the system.
+    /// The initial windows and frame size of HTTP/2 (RFC 9113, section 6.5.2), newly allocated
+    /// buffers, and the system's clock.
     #[must_use]
     pub fn new(role: Role, limits: Limits) -> Self {
         Self {
