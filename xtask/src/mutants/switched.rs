@@ -44,6 +44,10 @@ pub(crate) fn mutant_switch(number: u64) -> bool {
 /// A run of the tests that does not end may sleep: it ends after this many times the CPU time.
 const WALL_TIME: u32 = 5;
 
+/// KiB of memory for one run of the tests, several times what they take. A mutant that appends in a
+/// loop would take all memory of the machine before its CPU time is over.
+const MEMORY: u32 = 4 << 20;
+
 /// The verdicts about mutants with a switch, and the others.
 pub(super) struct Switched {
     pub(super) verdicts: Vec<(String, Verdict)>,
@@ -287,12 +291,8 @@ impl Tests<'_> {
 
     /// Runs the tests with one mutant, up to the first that fails.
     fn run(&self, mutant: Option<usize>) -> anyhow::Result<Verdict> {
-        // A mutant that loops ends by its CPU time, however busy the machine is.
-        let mut command = Command::new("sh");
+        let mut command = limited(self.program, self.module.timeout, MEMORY);
         command
-            .args(["-c", "ulimit -t \"$0\" && exec \"$@\""])
-            .arg(self.module.timeout.to_string())
-            .arg(self.program)
             .args(self.module.tests)
             .current_dir(self.directory)
             .env("CARGO_MANIFEST_DIR", self.directory)
@@ -307,6 +307,19 @@ impl Tests<'_> {
         let limit = Duration::from_secs(u64::from(self.module.timeout * WALL_TIME));
         first_failure(child, Instant::now() + limit)
     }
+}
+
+/// Returns a command that runs a program until it has used these seconds of CPU time, however busy
+/// the machine is, and refuses it more than these KiB of memory.
+fn limited(program: &Path, seconds: u32, memory: u32) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!(
+            "ulimit -t {seconds} && ulimit -d {memory} && exec \"$0\" \"$@\""
+        ))
+        .arg(program);
+    command
 }
 
 /// Waits for the tests to end or the first to fail, at most until `deadline`.
@@ -377,6 +390,18 @@ mod tests {
             Verdict::Found
         );
         assert_eq!(run("exec sleep 1000", 0), Verdict::Found);
+    }
+
+    #[test]
+    fn memory_beyond_the_limit_is_refused() {
+        let has_memory = |memory| {
+            let mut command = limited(Path::new("dd"), 60, memory);
+            command.args(["if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"]);
+            let output = command.output().expect("sh runs");
+            output.status.success()
+        };
+        assert!(has_memory(MEMORY));
+        assert!(!has_memory(32 << 10));
     }
 
     #[test]
