@@ -60,26 +60,13 @@ fn end(result: io::Result<()>) -> ExitCode {
 }
 
 /// Runs the cases whose names contain one of the arguments that are not options, all without any;
-/// with `--exact` those that have such a name. `--list` prints the names.
+/// with `--exact` those that have such a name. `--list` prints all names. The output has the form
+/// of Rust's test harness, so that the cases are counted.
 fn run(arguments: &[String]) -> ExitCode {
     let (options, names): (Vec<&String>, Vec<&String>) = arguments
         .iter()
         .partition(|argument| argument.starts_with('-'));
     let has = |option: &str| options.iter().any(|given| *given == option);
-    if has("--list") {
-        for (name, _) in CASES.iter().copied().flatten() {
-            println!("{name}: test");
-        }
-        return ExitCode::SUCCESS;
-    }
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: the kernel programs can be loaded by root only");
-        return ExitCode::SUCCESS;
-    }
-    if let Err(error) = mesh_agent::ebpf::Object::open(None) {
-        println!("skipped: {error}");
-        return ExitCode::SUCCESS;
-    }
     let is_wanted = |name: &str| {
         names.is_empty()
             || names.iter().any(|wanted| {
@@ -90,17 +77,42 @@ fn run(arguments: &[String]) -> ExitCode {
                 }
             })
     };
-    let mut failed = 0;
-    for (name, case) in CASES.iter().copied().flatten() {
-        if !is_wanted(name) {
-            continue;
+    let all = CASES.iter().copied().flatten();
+    if has("--list") {
+        all.for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let wanted: Vec<&Case> = all.filter(|(name, _)| is_wanted(name)).collect();
+    if let Some(reason) = missing() {
+        println!("\nsuccesses:\n");
+        for (name, _) in &wanted {
+            println!("---- {name} stdout ----\nskipped: {reason}\n");
         }
+        print_result(wanted.len(), 0);
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = 0;
+    for (name, case) in &wanted {
         println!("test {name} ...");
         // The panic's message has been printed already.
         let passed = panic::catch_unwind(case).is_ok();
         println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
         failed += usize::from(!passed);
     }
-    println!("{failed} failed");
+    print_result(wanted.len() - failed, failed);
     ExitCode::from(u8::from(failed > 0))
+}
+
+/// Returns why the cases cannot run on this machine.
+fn missing() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("the kernel programs can be loaded by root only".to_owned());
+    }
+    let object = mesh_agent::ebpf::Object::open(None);
+    object.err().map(|error| error.to_string())
+}
+
+fn print_result(passed: usize, failed: usize) {
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored");
 }
