@@ -122,7 +122,10 @@ impl Program {
     /// Writes a line to standard input.
     pub fn write_line(&mut self, line: &str) {
         let input = self.child.stdin.as_mut().expect("standard input is a pipe");
-        writeln!(input, "{line}").unwrap_or_else(|error| panic!("{}: {error}", self.line));
+        // One write: a reader must not get the line without its end.
+        let line = format!("{line}\n");
+        let written = input.write_all(line.as_bytes());
+        written.unwrap_or_else(|error| panic!("{}: {error}", self.line));
     }
 
     pub fn signal(&self, signal: Signal) {
