@@ -251,6 +251,29 @@ mod tests {
         assert_eq!(map, headers(&[("te", "trailers"), ("accept", "*/*")]));
     }
 
+    /// Messages are searched for these fields once, before any is looked up.
+    #[test]
+    fn each_hop_by_hop_header_is_stripped_without_the_others() {
+        let with = |name: &HeaderName| {
+            let mut map = headers(&[("accept", "*/*")]);
+            map.append(name, HeaderValue::from_static("x"));
+            map
+        };
+        let accept = headers(&[("accept", "*/*")]);
+        for name in &CONNECTION_HEADERS {
+            let mut map = with(name);
+            strip_connection_headers(&mut map);
+            assert_eq!(map, accept, "{name}");
+        }
+        for name in CONNECTION_HEADERS.iter().chain(&[TE, TRANSFER_ENCODING]) {
+            for strip in [strip_http2_request, strip_http2_response] {
+                let mut map = with(name);
+                strip(&mut map);
+                assert_eq!(map, accept, "{name}");
+            }
+        }
+    }
+
     #[test]
     fn removal_keeps_the_order_of_other_fields() {
         let mut map = headers(&[

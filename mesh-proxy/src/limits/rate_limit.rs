@@ -215,6 +215,27 @@ mod tests {
             .count()
     }
 
+    fn http(total: u32) -> HttpServer {
+        HttpServer {
+            routes: Vec::new(),
+            rate_limit: Some(RateLimit {
+                meta: Meta::new_default("limit"),
+                total: Some(total),
+                identity: None,
+                overrides: Vec::new(),
+            }),
+        }
+    }
+
+    fn policy(protocol: ServerProtocol) -> Arc<ServerPolicy> {
+        Arc::new(ServerPolicy {
+            meta: Meta::new_default("server"),
+            protocol,
+            authorizations: [].into(),
+            is_terminating: false,
+        })
+    }
+
     #[tokio::test(start_paused = true)]
     async fn limiter_allows_burst_of_one_second_then_rate() {
         let limiter = limiter(Some(10), None, &[]);
@@ -299,23 +320,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn limiter_belongs_to_the_policy_of_its_port() {
         let limits = RateLimits::default();
-        let http = |total| HttpServer {
-            routes: Vec::new(),
-            rate_limit: Some(RateLimit {
-                meta: Meta::new_default("limit"),
-                total: Some(total),
-                identity: None,
-                overrides: Vec::new(),
-            }),
-        };
-        let policy = |protocol| {
-            Arc::new(ServerPolicy {
-                meta: Meta::new_default("server"),
-                protocol,
-                authorizations: [].into(),
-                is_terminating: false,
-            })
-        };
         let first = policy(ServerProtocol::Http1(http(1)));
         let limiter = limits.limiter(80, &first).unwrap();
         assert_eq!(admitted(&limiter, None, 3), 1);
@@ -342,5 +346,21 @@ mod tests {
         ] {
             assert!(limits.limiter(80, &policy(protocol)).is_none());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limiter_of_a_replaced_policy_lasts_while_it_is_used() {
+        let limits = RateLimits::default();
+        let [first, second, third] = [1, 2, 3].map(|it| policy(ServerProtocol::Http1(http(it))));
+        let limiter = limits.limiter(80, &first).unwrap();
+        drop(limits.limiter(80, &second));
+        let again = limits.limiter(80, &first).unwrap();
+        assert!(
+            Arc::ptr_eq(&limiter, &again),
+            "a thread still has the first"
+        );
+        drop(limits.limiter(80, &third));
+        let existing = limits.ports.lock()[&80].existing.len();
+        assert_eq!(existing, 2, "no thread has the second");
     }
 }
