@@ -5,7 +5,8 @@
 //! fixed address, or the application behind the inbound proxy. Its [`Dial`] makes connections (TCP,
 //! TLS, transport header). It sends a request once; [`crate::retry`] decides what follows.
 
-use std::future::Future;
+use std::future::{Future, ready};
+use std::io;
 use std::rc::Rc;
 
 use http::{Method, Version};
@@ -29,6 +30,12 @@ mod http2;
 pub trait Dial {
     /// Completes after TLS and any transport header.
     fn dial(&self, protocol: Protocol) -> impl Future<Output = Result<Io, DialError>>;
+
+    /// Whether the endpoint has stopped listening, after it has reset a connection. `false` if that
+    /// is not known.
+    fn has_stopped(&self) -> impl Future<Output = bool> {
+        ready(false)
+    }
 }
 
 /// Settings of a [`Client`].
@@ -125,6 +132,20 @@ impl From<&SendError> for StreamError {
 }
 
 impl SendError {
+    /// Whether the server has reset a new connection before anything of a response. It may not have
+    /// accepted it: the kernel resets the connections in the backlog of a listener that closes.
+    pub(crate) fn is_reset_of_new_connection(&self) -> bool {
+        let Self::Lost {
+            cause,
+            may_be_unreceived: false,
+        } = self
+        else {
+            return false;
+        };
+        let io: Option<&io::Error> = cause.source().and_then(|source| source.downcast_ref());
+        io.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+    }
+
     /// The error code, if the peer reset the stream. A GOAWAY that excludes the stream says the
     /// same as REFUSED_STREAM, which an HTTP/2 client understands on its own connection.
     pub(crate) fn reset(&self) -> Option<ErrorCode> {

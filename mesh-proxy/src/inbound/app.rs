@@ -96,6 +96,10 @@ const TERMINATION_INTERVAL: Duration = Duration::from_secs(1);
 /// backlog is full.
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
+/// How long the error of a request is delayed to find out whether the application has stopped: for
+/// a probe that runs, which may have been accepted before, and the next one.
+const STOP_WAIT: Duration = Duration::from_millis(300);
+
 impl Apps {
     pub(super) fn new(context: &ProxyContext, transport: Arc<TransportMetrics>) -> Self {
         let inbound = &context.config.inbound;
@@ -269,6 +273,17 @@ impl Dial for AppPort {
     /// Connects without TLS; the request determines the protocol.
     async fn dial(&self, _protocol: Protocol) -> Result<Io, DialError> {
         Ok(self.connect().await?)
+    }
+
+    /// Waits for the probes that follow the end of a connection, for at most [`STOP_WAIT`].
+    async fn has_stopped(&self) -> bool {
+        let probes = async {
+            while self.is_listening.get() && self.probe.get() != ProbeState::Idle {
+                self.probed.notified().await;
+            }
+        };
+        let _elapsed = timeout(STOP_WAIT, probes).await;
+        !self.is_listening.get()
     }
 }
 

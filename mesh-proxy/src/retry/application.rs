@@ -11,11 +11,20 @@ impl<D: Dial + 'static> Client<D> {
         let mut history = History::default();
         loop {
             let connection = self.connect(request).await.map_err(SendError::Dial)?;
-            let error = match connection.send(request).await {
+            let mut error = match connection.send(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
             let replay = replay.after_attempt(request);
+            if replay == Replay::Safe
+                && error.is_reset_of_new_connection()
+                && self.dial().has_stopped().await
+                && let SendError::Lost {
+                    may_be_unreceived, ..
+                } = &mut error
+            {
+                *may_be_unreceived = true;
+            }
             let action = decide((&error).into(), replay, Dispatch::Application, &mut history);
             if action == Action::Return {
                 return Err(error);

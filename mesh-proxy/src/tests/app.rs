@@ -1,6 +1,7 @@
 //! Test applications and clients, which write and read bytes or whole requests.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -196,6 +197,13 @@ pub(super) fn respond(mut to: SendResponse<Bytes>) -> SendStream<Bytes> {
 
 pub(super) async fn send(tcp: &mut impl Stream, text: &str) {
     tcp.write_all(text.as_bytes()).await.unwrap();
+}
+
+/// Closes a connection with RST.
+pub(super) fn reset(tcp: TcpStream) {
+    let linger = Some(Duration::ZERO);
+    socket2::SockRef::from(&tcp).set_linger(linger).unwrap();
+    drop(tcp);
 }
 
 /// Reads a header section with its empty line.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use h2::client::SendRequest;
+use h2::client::{ResponseFuture, SendRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -13,8 +13,8 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::advance;
 
 use super::app::{
-    App, Calls, Client, Speaks, ask, expect, get, head, http2, message, read, respond, rest, send,
-    status_of,
+    App, Calls, Client, Speaks, ask, expect, get, head, http2, message, read, reset, respond, rest,
+    send, status_of,
 };
 use super::world::{Proxy, WEB, World, run, settle, while_time_passes};
 
@@ -262,24 +262,79 @@ fn mesh_peers_get_response_when_application_is_gone() {
         let app = App::start().await;
         let tls = world.connected(proxy.inbound(app.addr).await).await;
         let mut client = http2(tls).await;
-        let request = || {
-            let mut request = get();
-            let was = "HTTP/1.1".parse().unwrap();
-            request.headers_mut().insert("l5d-orig-proto", was);
-            request
-        };
-        let asking = ask(&mut client, request());
+        let asking = ask(&mut client, of_http1());
         let (mut served, _) = app.receive().await;
         send(&mut served, LAST).await;
         assert_eq!(status_of(asking).await, 200);
         stop(app).await;
         drop(served);
         settle().await;
-        let (response, _) = client.send_request(request(), true).unwrap();
+        let (response, _) = client.send_request(of_http1(), true).unwrap();
         let response = response.await.unwrap();
         assert_eq!(response.status(), 502);
         assert_eq!(response.headers()["l5d-proxy-undelivered"], "unsent");
     });
+}
+
+/// A peer's second request, whose connection the application closes after it has kept it.
+async fn lost_on_a_kept_connection(app: &App, client: &mut SendRequest<Bytes>) -> ResponseFuture {
+    let asking = ask(client, of_http1());
+    let (mut served, _) = app.receive().await;
+    send(&mut served, OK).await;
+    let mut response = asking.await.unwrap().unwrap();
+    assert_eq!(read(response.body_mut()).await, "ok");
+    let (response, _) = client.send_request(of_http1(), true).unwrap();
+    head(&mut served).await;
+    response
+}
+
+/// The repeated request gets a connection that the kernel accepts and resets, because a killed
+/// process closes its listener last.
+#[test]
+fn mesh_peers_get_response_when_application_is_killed_before_it_accepts() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await;
+        let tls = world.connected(proxy.inbound(app.addr).await).await;
+        let mut client = http2(tls).await;
+        let response = lost_on_a_kept_connection(&app, &mut client).await;
+        settle().await;
+        stop(app).await;
+        let response = while_time_passes(response).await.unwrap();
+        assert_eq!(response.status(), 502);
+        assert_eq!(response.headers()["l5d-proxy-undelivered"], "unsent");
+    });
+}
+
+/// It still listens, so the reset is its response.
+#[test]
+fn request_is_not_repeated_when_application_resets_a_new_connection() {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await;
+        let tls = world.connected(proxy.inbound(app.addr).await).await;
+        let mut client = http2(tls).await;
+        let response = lost_on_a_kept_connection(&app, &mut client).await;
+        let (again, _) = app.receive().await;
+        reset(again);
+        let response = while_time_passes(response).await.unwrap();
+        assert_eq!(response.status(), 502);
+        assert!(!response.headers().contains_key("l5d-proxy-undelivered"));
+        let (_probe, no_request) = (app.accept().await, app.receive().now_or_never());
+        assert!(no_request.is_none());
+    });
+}
+
+/// A request that the proxy forwards in HTTP/1.1.
+fn of_http1() -> http::Request<()> {
+    let mut request = get();
+    let was = "HTTP/1.1".parse().unwrap();
+    request.headers_mut().insert("l5d-orig-proto", was);
+    // Without it the request would have a connection of its own.
+    request.headers_mut().insert("host", "web".parse().unwrap());
+    request
 }
 
 #[test]

@@ -4,18 +4,13 @@ use std::io::ErrorKind;
 
 use tokio::time::timeout;
 
+use super::super::app::reset;
 use super::*;
 use crate::inbound::MAX_ENFORCERS;
 use crate::telemetry::labels::Direction;
 
 /// Longer than any time limit of the proxy that applies here.
 const LIMIT: Duration = Duration::from_secs(60);
-
-pub(super) fn reset(socket: TcpStream) {
-    let linger = Some(Duration::ZERO);
-    socket2::SockRef::from(&socket).set_linger(linger).unwrap();
-    drop(socket);
-}
 
 /// How a connection ends for its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

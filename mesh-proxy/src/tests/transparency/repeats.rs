@@ -11,9 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 
-use super::super::app::{App, Pending, ask, get, http2, send, status_of, try_head};
+use super::super::app::{App, Pending, ask, get, http2, reset, send, status_of, try_head};
 use super::super::world::{run, settle};
-use super::ends::reset;
 use super::{Between, OK, WAYS, Way};
 
 /// How an application ends a connection.
