@@ -82,11 +82,14 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         number: 25,
         name: "an application starts slowly, crashes, stalls, resets amid a body or half-closes",
-        planted: "scripted applications that do each of them; nginx killed under h2load",
+        planted: "scripted applications that do each of them; nginx and nghttpd killed under h2load",
         promise: "the right status, the right half-close, no descriptor left",
         tests: &[
             local(
                 "mesh-proxy/tests/it/load.rs::an_application_dies_under_load_and_no_request_fails",
+            ),
+            local(
+                "mesh-proxy/tests/it/load.rs::an_http2_application_dies_under_load_and_no_request_fails",
             ),
             local(
                 "mesh-proxy/tests/it/routes.rs::an_application_that_is_gone_gives_502_without_the_peers_headers",
@@ -111,7 +114,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "mesh-proxy/src/tls/tests/stream.rs::half_closed_tunnel_carries_the_other_direction",
             ),
         ],
-        limit: "",
+        limit: "As row 21: a request is not sent again if it was the first on its connection.",
     },
     Fault {
         number: 26,
