@@ -155,9 +155,9 @@ impl<T> Balancer<T> {
         has_new_addr
     }
 
-    /// Returns the less loaded of two random available endpoints. `avoid` is picked only if no
-    /// other is available. If none is, one request each [`TRIAL_INTERVAL`] gets one that could not
-    /// be reached.
+    /// Returns the less loaded of two random available endpoints. `avoid`, and an endpoint that
+    /// another request is trying, are picked only if no other is available. If none is, one request
+    /// each [`TRIAL_INTERVAL`] gets one that could not be reached.
     pub(crate) fn pick(
         &self,
         now: Instant,
@@ -182,6 +182,7 @@ impl<T> Balancer<T> {
             let new_value = || Rc::new((self.new_value)(&member.endpoint));
             let value = member.value.get_or_init(new_value).clone();
             member.load.begin();
+            let is_trial = member.health.begin_attempt();
             return Some(PickedEndpoint {
                 value,
                 member,
@@ -189,28 +190,32 @@ impl<T> Balancer<T> {
                 sent: Cell::new(now),
                 measured: Cell::new(false),
                 admission: Cell::new(admission),
+                is_trial: Cell::new(is_trial),
             });
         }
     }
 
-    fn choose(&self, now: Instant, mut avoid: Option<SocketAddr>) -> Option<Rc<Member<T>>> {
+    fn choose(&self, now: Instant, avoid: Option<SocketAddr>) -> Option<Rc<Member<T>>> {
         let members = self.members.borrow();
-        // A loop of at most two rounds, not two calls, so that the choice is compiled into it.
-        loop {
+        let is_preferred = |member: &Member<T>| {
+            !member.health.is_tried() && avoid.is_none_or(|it| it != member.endpoint.addr)
+        };
+        // A loop of two rounds, not two calls, so that the choice is compiled into it.
+        for is_last in [false, true] {
             let index = p2c::pick(
                 members.len(),
                 &mut *self.rng.borrow_mut(),
                 |index| {
                     let member = &members[index];
-                    member.is_available(now) && avoid.is_none_or(|it| it != member.endpoint.addr)
+                    member.is_available(now) && (is_last || is_preferred(member))
                 },
                 |index| members[index].cost(now),
             );
             if let Some(index) = index {
                 return Some(members[index].clone());
             }
-            avoid.take()?;
         }
+        None
     }
 
     /// Returns the endpoint whose back-off ends first, if a trial is due.
@@ -273,6 +278,7 @@ impl<T> Balancer<T> {
     /// Records that the endpoint could not be reached. It is not picked until its back-off, which
     /// grows with each failure, has elapsed.
     pub(crate) fn mark_failed(&self, picked: &PickedEndpoint<T>, now: Instant) {
+        picked.end_trial();
         let health = &picked.member.health;
         health.fail(now, &self.backoff, &mut *self.rng.borrow_mut());
         self.last_trial.set(Some(now));
@@ -281,6 +287,7 @@ impl<T> Balancer<T> {
 
     /// Records that the endpoint was reached. Returns whether it had failed before.
     pub(crate) fn mark_reached(&self, picked: &PickedEndpoint<T>) -> bool {
+        picked.end_trial();
         let recovered = picked.member.health.succeed(picked.since);
         if recovered {
             self.update_gauges(Instant::now());

@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// endpoint, and uses another one if that fails. Only a failure to connect counts, or a peer that
 /// reports that its application cannot be reached: an endpoint that breaks off some requests serves
 /// others.
+///
+/// While a request waits for a connection to an endpoint that has failed, the others avoid it. They
+/// would all wait for the connect timeout if its node has vanished.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     /// Set if the last attempt failed.
@@ -18,6 +21,7 @@ pub(super) struct Health {
     /// The last attempt that has failed, or that began before the back-off had elapsed.
     tried_at: Cell<Option<Instant>>,
     failures: Cell<u32>,
+    is_tried: Cell<bool>,
 }
 
 impl Health {
@@ -36,6 +40,24 @@ impl Health {
     /// Records an attempt that does not wait for the back-off.
     pub(super) fn record_trial(&self, now: Instant) {
         self.tried_at.set(Some(now));
+    }
+
+    /// Whether a request waits for a connection to the endpoint, which has failed before.
+    pub(super) fn is_tried(&self) -> bool {
+        self.is_tried.get()
+    }
+
+    /// Begins an attempt. Returns whether it is a trial, which [`Health::end_trial`] ends.
+    pub(super) fn begin_attempt(&self) -> bool {
+        let is_trial = self.retry_at.get().is_some();
+        if is_trial {
+            self.is_tried.set(true);
+        }
+        is_trial
+    }
+
+    pub(super) fn end_trial(&self) {
+        self.is_tried.set(false);
     }
 
     /// Records a failure. Failures of concurrent attempts count as one.

@@ -22,6 +22,8 @@ pub(crate) struct PickedEndpoint<T> {
     pub(super) measured: Cell<bool>,
     /// Taken by the result of the request. `None` without a breaker.
     pub(super) admission: Cell<Option<Admission>>,
+    /// The request waits for a connection to an endpoint that has failed.
+    pub(super) is_trial: Cell<bool>,
 }
 
 impl<T> PickedEndpoint<T> {
@@ -29,6 +31,13 @@ impl<T> PickedEndpoint<T> {
     /// The time of the handshake would make a new endpoint look slow.
     pub(crate) fn record_send(&self) {
         self.sent.set(Instant::now());
+        self.end_trial();
+    }
+
+    pub(super) fn end_trial(&self) {
+        if self.is_trial.take() {
+            self.member.health.end_trial();
+        }
     }
 
     /// Records the endpoint's latency when the first byte of the response, or its end, has arrived.
@@ -115,6 +124,7 @@ impl<T> Deref for PickedEndpoint<T> {
 impl<T> Drop for PickedEndpoint<T> {
     fn drop(&mut self) {
         self.member.load.end();
+        self.end_trial();
         // The client has cancelled its request, or the request was not sent.
         if let Some(breaker) = &self.member.breaker
             && let Some(admission) = self.admission.take()

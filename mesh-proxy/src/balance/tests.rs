@@ -338,6 +338,60 @@ async fn unreachable_endpoint_is_tried_after_backoff() {
     assert!(queue.is_available());
 }
 
+/// Its node may have vanished: each would wait for the connect timeout.
+#[tokio::test(start_paused = true)]
+async fn only_one_request_waits_for_a_connection_to_an_endpoint_that_has_failed() {
+    let (_sender, queue) = new_queue(set(&[1, 2, 3]), 10);
+    let now = Instant::now;
+    let failed = queue.acquire(now()).await.unwrap();
+    let addr = failed.endpoint.addr;
+    queue.mark_failed(&failed);
+    drop(failed);
+    let picks = async || {
+        let mut held = Vec::new();
+        for _ in 0..60 {
+            held.push(queue.acquire(now()).await.unwrap());
+        }
+        held
+    };
+    let trials = |held: &[PickedEndpoint<u8>]| {
+        let is_trial = |picked: &&PickedEndpoint<u8>| picked.endpoint.addr == addr;
+        held.iter().filter(is_trial).count()
+    };
+    tokio::time::advance(BACKOFF.min).await;
+    let mut held = picks().await;
+    assert_eq!(trials(&held), 1);
+    // A trial ends with its request,
+    held.retain(|picked| picked.endpoint.addr != addr);
+    let more = picks().await;
+    assert_eq!(trials(&more), 1);
+    // with its failure,
+    let tried = more.iter().find(|picked| picked.endpoint.addr == addr);
+    queue.mark_failed(tried.unwrap());
+    tokio::time::advance(BACKOFF.max).await;
+    let last = picks().await;
+    assert_eq!(trials(&last), 1);
+    // and with its connection.
+    let tried = last.iter().find(|picked| picked.endpoint.addr == addr);
+    tried.unwrap().record_send();
+    let (one, two) = (picks().await, picks().await);
+    assert_eq!((trials(&one), trials(&two)), (1, 0));
+    let tried = one.iter().find(|picked| picked.endpoint.addr == addr);
+    queue.mark_reached(tried.unwrap());
+    assert!(trials(&picks().await) > 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_wait_together_for_a_connection_to_the_only_endpoint() {
+    let (_sender, queue) = new_queue(set(&[1]), 10);
+    let failed = queue.acquire(Instant::now()).await.unwrap();
+    queue.mark_failed(&failed);
+    tokio::time::advance(BACKOFF.min).await;
+    let _trial = queue.acquire(Instant::now()).await.unwrap();
+    assert!(queue.is_available());
+    queue.acquire(Instant::now()).await.unwrap();
+}
+
 /// Their back-offs have grown to seconds.
 #[tokio::test(start_paused = true)]
 async fn one_request_tries_each_100_ms_while_all_endpoints_are_excluded() {
