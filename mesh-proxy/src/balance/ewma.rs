@@ -98,6 +98,15 @@ mod tests {
     }
 
     #[test]
+    fn sample_above_the_decayed_estimate_replaces_it() {
+        let start = Instant::now();
+        let load = new(start);
+        load.record(millis(500), start);
+        load.record(millis(300), start + DECAY);
+        assert!((load.cost(start + DECAY) - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
     fn estimate_decays_without_samples() {
         let start = Instant::now();
         let load = new(start);

@@ -485,6 +485,7 @@ async fn latency_is_measured_from_the_sending_of_the_request() {
     let balancer = balancer();
     balancer.update(&[endpoint(1)]);
     let picked = balancer.pick(Instant::now(), None).unwrap();
+    assert!(!picked.needs_result(), "no breaker, no penalty");
     // The handshake.
     tokio::time::advance(Duration::from_secs(1)).await;
     picked.record_send();
@@ -520,7 +521,12 @@ async fn endpoints_are_counted_by_state_and_change() {
         "p2c_updates_total{op=\"Remove\"} 1",
     ]);
     balancer.update(&[]);
-    shows(&["p2c_endpoints 0", "p2c_updates_total{op=\"Remove\"} 3"]);
+    balancer.update(&[]);
+    shows(&[
+        "p2c_endpoints 0",
+        "p2c_updates_total{op=\"Remove\"} 3",
+        "p2c_updates_total{op=\"Reset\"} 1",
+    ]);
 }
 
 #[test]

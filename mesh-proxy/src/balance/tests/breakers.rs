@@ -74,7 +74,7 @@ async fn threads_share_failures_and_one_probe() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_probe_and_fail_fast_without_one() {
-    let (_sender, [queue]) = new_threads(set(&[1, 2]));
+    let (sender, [queue]) = new_threads(set(&[1, 2]));
     for _ in 0..6 {
         let picked = queue.acquire(Instant::now()).await.unwrap();
         picked.record_result(Outcome::Failure, None);
@@ -102,6 +102,41 @@ async fn requests_wait_for_probe_and_fail_fast_without_one() {
     request(&queue, Outcome::Success).await;
     assert!(queue.acquire(Instant::now()).await.is_ok());
     assert!(queue.is_available() && queue.has_available());
+    // Endpoints that work, without a probe, have ended fail-fast: requests wait again.
+    for _ in 0..3 {
+        request(&queue, Outcome::Success).await;
+    }
+    sender.send_replace(set(&[]));
+    let began = Instant::now();
+    assert_eq!(queue.acquire(began).await.err(), Some(QueueError::FailFast));
+    assert_eq!(began.elapsed(), Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_breaker_is_counted_with_the_next_pick() {
+    let registry = Registry::new();
+    let families = Families::new(&registry, Exemplars::Off, ResponseDurations::Off);
+    let labels = Labels::new();
+    let breakers = Breakers::default();
+    let backend = breakers.backend(&"web:80".into(), &ACCRUAL).unwrap();
+    let balancer = Balancer::new(
+        PeakEwma::default(),
+        BACKOFF,
+        Some(CircuitBreaking::new(
+            backend,
+            families.breaker.balancer(&labels),
+        )),
+        families.http_balancer.balancer(&labels),
+        7,
+        last_byte,
+    );
+    balancer.update(&[endpoint(1)]);
+    for _ in 0..3 {
+        let picked = balancer.pick(Instant::now(), None).unwrap();
+        picked.record_result(Outcome::Failure, None);
+    }
+    assert!(balancer.pick(Instant::now(), None).is_none());
+    assert_eq!(balancer.metrics.ready.value(), 0);
 }
 
 #[tokio::test(start_paused = true)]
