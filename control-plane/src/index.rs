@@ -12,6 +12,7 @@
 
 mod destination;
 mod endpoint_views;
+mod external_endpoints;
 mod pod_endpoints;
 mod policy;
 mod profile;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::model::{
     Authentication, AuthenticationRef, AuthorizationPolicy, ConnectionRoute, EgressNetwork,
     ExternalWorkload, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
-    NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, Protocol,
-    RateLimitPolicy, Server, ServerAuthorization, Service, ServiceProfile, Slice, SliceTarget,
+    NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, RateLimitPolicy, Server,
+    ServerAuthorization, Service, ServiceProfile, Slice, SliceTarget,
 };
 
 /// A change of the set of objects.
@@ -52,6 +52,7 @@ pub struct Store {
     services_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// By pod and host address.
     pods_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
+    external_workloads_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// The number of pods of each node, including nodes without a record.
     pods_of_nodes: HashMap<Arc<str>, usize>,
 }
@@ -253,7 +254,8 @@ impl Store {
         let namespaces: HashSet<&Arc<str>> = pods.iter().map(|pod| &pod.namespace).collect();
         let is_changed = |target: &SliceTarget| match target {
             SliceTarget::Pod(pod) => pods.contains(pod),
-            SliceTarget::None | SliceTarget::Other => false,
+            // A changed ExternalWorkload affects its namespace.
+            SliceTarget::External(_) | SliceTarget::None | SliceTarget::Other => false,
         };
         let slices = namespaces
             .into_iter()
@@ -303,6 +305,14 @@ impl Store {
                     *self.pods_of_nodes.entry(node.clone()).or_default() += 1;
                 }
             }
+            Object::ExternalWorkload(workload) => {
+                for ip in &workload.ips {
+                    self.external_workloads_by_ip
+                        .entry(*ip)
+                        .or_default()
+                        .insert(workload.name.clone());
+                }
+            }
             Object::EndpointSlice(slice) => {
                 if let Some(service) = service_name(slice) {
                     self.slices_by_service
@@ -335,6 +345,11 @@ impl Store {
                     }
                 }
             }
+            Object::ExternalWorkload(workload) => {
+                for ip in &workload.ips {
+                    remove_lookup(&mut self.external_workloads_by_ip, ip, &workload.name);
+                }
+            }
             Object::EndpointSlice(slice) => {
                 if let Some(service) = service_name(slice) {
                     remove_lookup(&mut self.slices_by_service, &service, &slice.name);
@@ -361,9 +376,12 @@ impl Store {
         self.pods_of_nodes.contains_key(node) || self.nodes.contains_key(&Name::new("", node))
     }
 
-    /// Returns whether the address belongs to a Service, a pod or a pod's host.
+    /// Returns whether the address belongs to a Service, a pod, a pod's host or an
+    /// ExternalWorkload.
     pub fn has_ip(&self, ip: IpAddr) -> bool {
-        self.services_by_ip.contains_key(&ip) || self.pods_by_ip.contains_key(&ip)
+        self.services_by_ip.contains_key(&ip)
+            || self.pods_by_ip.contains_key(&ip)
+            || self.external_workloads_by_ip.contains_key(&ip)
     }
 
     /// Returns whether the Service has an endpoint with this hostname, ready or not.
@@ -418,6 +436,15 @@ impl Store {
             .filter_map(|name| self.pod(name))
     }
 
+    /// Returns the ExternalWorkloads with this address, by namespace and name.
+    pub fn external_workloads_at(&self, ip: IpAddr) -> impl Iterator<Item = &ExternalWorkload> {
+        let names = self.external_workloads_by_ip.get(&ip);
+        names
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.external_workload(name))
+    }
+
     pub fn slices_of(&self, service: &Name) -> impl Iterator<Item = &Slice> {
         let names = self.slices_by_service.get(service);
         names
@@ -438,13 +465,6 @@ impl Store {
     pub fn http_routes_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &HttpRoute> {
         in_namespace(&self.policy_http_routes, namespace)
             .chain(in_namespace(&self.gateway_http_routes, namespace))
-    }
-
-    /// Returns whether any Server makes a port of the pod opaque, even if policies use another
-    /// Server.
-    pub fn is_opaque_by_server(&self, pod: &PodRecord, port: u16) -> bool {
-        self.servers_in(&pod.name.namespace)
-            .any(|server| server.protocol == Protocol::Opaque && server.selects(pod.into(), port))
     }
 
     /// Returns the workload that owns a pod.

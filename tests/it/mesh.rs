@@ -3,6 +3,7 @@
 mod access;
 mod clients;
 mod dashboard;
+mod external;
 mod faults;
 mod ingress;
 mod injection;

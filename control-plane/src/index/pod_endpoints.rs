@@ -6,6 +6,7 @@ use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
 use mesh_core::identity::{Identity, service_account};
 use mesh_core::labels::Labels;
 use mesh_objects::model::PodRecord;
+use mesh_objects::policy::server::is_opaque_by_server;
 use mesh_objects::store::Store;
 
 use super::settings::DestinationSettings;
@@ -24,7 +25,8 @@ pub(super) fn is_opaque(
         .opaque_ports
         .as_ref()
         .unwrap_or(&settings.default_opaque_ports);
-    opaque.contains(port) || store.is_opaque_by_server(pod, port)
+    opaque.contains(port)
+        || is_opaque_by_server(store.servers_in(&pod.name.namespace), pod.into(), port)
 }
 
 /// Returns the endpoint for `port` of the pod, reached at `addr`. Returns `None` for a meshed pod

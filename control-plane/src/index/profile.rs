@@ -9,14 +9,15 @@ use mesh_core::meta::{Meta, Resource};
 use mesh_core::profile::Profile;
 use mesh_core::resilience::RetryBudget;
 use mesh_objects::model::{
-    Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile, SliceTarget,
+    ExternalWorkload, Kind, Name, Phase, PodRecord, PortProtocol, Service, ServiceProfile,
+    SliceTarget,
 };
 use mesh_objects::policy::outbound::service_meta;
 use mesh_objects::policy::pod_address::{AmbiguousPod, pod_at};
 use mesh_objects::store::Store;
 
-use super::pod_endpoints;
 use super::settings::DestinationSettings;
+use super::{external_endpoints, pod_endpoints};
 
 /// A destination and the namespace of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,8 @@ pub enum ProfileError {
     AmbiguousService(Name, Name, IpAddr),
     #[error(transparent)]
     AmbiguousPod(#[from] AmbiguousPod),
+    #[error("external workloads {0} and {1} both have the address {2}")]
+    AmbiguousWorkload(Name, Name, SocketAddr),
 }
 
 /// The retry budget without a ServiceProfile, as in Linkerd.
@@ -211,10 +214,19 @@ fn addr_profile(
         let fqn = format!("{name}.{namespace}.svc.{}", settings.cluster_domain);
         return service_profile(store, settings, service, addr.port(), fqn.into(), client);
     }
-    Ok(match pod_at(store.pods_at(addr.ip()), addr)? {
-        None => plain_profile(settings, addr),
-        Some((pod, own)) => pod_profile(store, settings, pod, addr, own),
-    })
+    if let Some((pod, own)) = pod_at(store.pods_at(addr.ip()), addr)? {
+        return Ok(pod_profile(store, settings, pod, addr, own));
+    }
+    let workloads = store.external_workloads_at(addr.ip());
+    let mut workloads = workloads.filter(|workload| workload.ports.contains(&addr.port()));
+    match (workloads.next(), workloads.next()) {
+        (Some(one), Some(other)) => {
+            let (one, other) = (one.name.clone(), other.name.clone());
+            Err(ProfileError::AmbiguousWorkload(one, other, addr))
+        }
+        (Some(workload), None) => Ok(external_workload_profile(store, settings, workload, addr)),
+        (None, _) => Ok(plain_profile(settings, addr)),
+    }
 }
 
 fn instance_profile(
@@ -272,6 +284,23 @@ fn pod_profile(
             }
         }
     }
+}
+
+fn external_workload_profile(
+    store: &Store,
+    settings: &DestinationSettings,
+    workload: &ExternalWorkload,
+    addr: SocketAddr,
+) -> Profile {
+    let zone = workload.zone.as_deref();
+    let endpoint = external_endpoints::endpoint(store, settings, workload, addr, zone);
+    let Some(mut endpoint) = endpoint else {
+        return plain_profile(settings, addr);
+    };
+    let namespace = &workload.name.namespace;
+    endpoint.labels = endpoint.labels.with("namespace", namespace);
+    let opaque = external_endpoints::is_opaque(store, settings, workload, addr.port());
+    endpoint_profile(endpoint, opaque)
 }
 
 /// Returns the profile of an unknown address.

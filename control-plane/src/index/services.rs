@@ -5,11 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mesh_core::endpoint::{AddressFamily, Endpoint};
-use mesh_objects::model::{Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget};
+use mesh_objects::model::{
+    ExternalWorkload, Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget, WorkloadRef,
+};
 use mesh_objects::store::{ChangeSet, Store};
 
-use super::pod_endpoints::{self, ZONE};
+use super::pod_endpoints::ZONE;
 use super::settings::DestinationSettings;
+use super::{external_endpoints, pod_endpoints};
 
 /// A port of a Service and its client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,11 +65,20 @@ pub(super) struct Before<'a> {
     pub(super) changes: &'a ChangeSet,
 }
 
-/// An address of a slice, with its entry in the slice and its pod.
+/// An address of a slice, with its entry in the slice.
 struct Candidate<'a> {
     addr: SocketAddr,
     source: &'a SliceEndpoint,
-    pod: Option<&'a PodRecord>,
+    target: Target<'a>,
+}
+
+/// What a slice's entry refers to.
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    Pod(&'a PodRecord),
+    External(&'a ExternalWorkload),
+    /// Only an address.
+    Address,
 }
 
 impl Selection {
@@ -155,7 +167,7 @@ impl Before<'_> {
         candidate: &Candidate<'_>,
         selection: &Selection,
     ) -> bool {
-        let Some(pod) = candidate.pod else {
+        let Some(pod) = candidate.target.pod() else {
             return false;
         };
         let labels = &last.endpoint.labels;
@@ -170,10 +182,38 @@ impl Before<'_> {
 impl Candidate<'_> {
     /// Returns where the endpoint is from the client's point of view.
     fn locality(&self, selection: &Selection) -> &'static str {
-        match (self.pod, &selection.zone, &self.source.zone) {
-            (Some(_), Some(client), Some(endpoint)) if client == endpoint => "local",
-            (Some(_), Some(_), Some(_)) => "remote",
-            _ => "unknown",
+        match (self.target, &selection.zone, &self.source.zone) {
+            (Target::Address, ..) | (_, None, _) | (_, _, None) => "unknown",
+            (_, Some(client), Some(endpoint)) if client == endpoint => "local",
+            (_, Some(_), Some(_)) => "remote",
+        }
+    }
+}
+
+impl<'a> Target<'a> {
+    /// Returns the object that a slice refers to, if it exists and can have a proxy.
+    fn of(store: &'a Store, target: &SliceTarget) -> Option<Self> {
+        match target {
+            SliceTarget::Pod(name) => store.pod(name).map(Self::Pod),
+            SliceTarget::External(name) => store.external_workload(name).map(Self::External),
+            SliceTarget::None => Some(Self::Address),
+            SliceTarget::Other => None,
+        }
+    }
+
+    fn pod(self) -> Option<&'a PodRecord> {
+        match self {
+            Self::Pod(pod) => Some(pod),
+            Self::External(_) | Self::Address => None,
+        }
+    }
+
+    /// Returns the workload, whose addresses belong together.
+    fn workload(self) -> Option<WorkloadRef> {
+        match self {
+            Self::Pod(pod) => Some(WorkloadRef::Pod(pod.name.clone())),
+            Self::External(workload) => Some(WorkloadRef::External(workload.name.clone())),
+            Self::Address => None,
         }
     }
 }
@@ -192,16 +232,12 @@ fn candidates<'a>(
             .filter(|endpoint| endpoint.ready || endpoint.serves_until_deleted);
         port.into_iter().flat_map(move |port| {
             serving.clone().flat_map(move |source| {
-                let pod = match &source.target {
-                    SliceTarget::Pod(name) => store.pod(name).map(Some),
-                    SliceTarget::None => Some(None),
-                    SliceTarget::Other => None,
-                };
-                pod.into_iter().flat_map(move |pod| {
+                let target = Target::of(store, &source.target);
+                target.into_iter().flat_map(move |target| {
                     source.addresses.iter().map(move |ip| Candidate {
                         addr: SocketAddr::new(*ip, port),
                         source,
-                        pod,
+                        target,
                     })
                 })
             })
@@ -240,7 +276,7 @@ fn select_candidates<'a>(
     }
     if service.local_traffic {
         candidates.retain(|candidate| {
-            let node = candidate.pod.and_then(|pod| pod.node.as_ref());
+            let node = candidate.target.pod().and_then(|pod| pod.node.as_ref());
             node.is_some() && node == selection.node.as_ref()
         });
     }
@@ -272,8 +308,9 @@ fn select_candidates<'a>(
 }
 
 /// Without IPv6, keeps IPv4 addresses only. With it, keeps only the addresses of the client's
-/// family of a pod that has addresses of both families, of IPv6 if it is unknown. Endpoints without
-/// a pod do not tell which addresses belong together: for a known family they count as one.
+/// family of a workload that has addresses of both families, of IPv6 if it is unknown. Endpoints
+/// without a workload do not tell which addresses belong together: for a known family they count as
+/// one.
 fn filter_families(
     mut candidates: Vec<Candidate<'_>>,
     ipv6: bool,
@@ -283,17 +320,18 @@ fn filter_families(
         candidates.retain(|candidate| candidate.addr.is_ipv4());
         return candidates;
     }
-    let may_be_left_out = |candidate: &Candidate<'_>| family.is_some() || candidate.pod.is_some();
+    let has_workload = |candidate: &Candidate<'_>| !matches!(candidate.target, Target::Address);
+    let may_be_left_out = |candidate: &Candidate<'_>| family.is_some() || has_workload(candidate);
     let family = family.unwrap_or(AddressFamily::V6);
     let is_near = |candidate: &Candidate<'_>| AddressFamily::of(candidate.addr.ip()) == family;
-    let pod = |candidate: &Candidate<'_>| candidate.pod.map(|pod| pod.name.clone());
-    let near: HashSet<Option<Name>> = candidates
+    let workload = |candidate: &Candidate<'_>| candidate.target.workload();
+    let near: HashSet<Option<WorkloadRef>> = candidates
         .iter()
         .filter(|candidate| is_near(candidate))
-        .map(pod)
+        .map(workload)
         .collect();
     candidates.retain(|candidate| {
-        is_near(candidate) || !may_be_left_out(candidate) || !near.contains(&pod(candidate))
+        is_near(candidate) || !may_be_left_out(candidate) || !near.contains(&workload(candidate))
     });
     candidates
 }
@@ -305,16 +343,17 @@ fn to_endpoint(
     selection: &Selection,
 ) -> Option<ServiceEndpoint> {
     let addr = candidate.addr;
-    let mut endpoint = match candidate.pod {
-        Some(pod) => {
-            let zone = candidate.source.zone.as_deref();
-            pod_endpoints::endpoint(store, settings, pod, addr, addr.port(), zone)?
+    let zone = candidate.source.zone.as_deref();
+    let mut endpoint = match candidate.target {
+        Target::Pod(pod) => pod_endpoints::endpoint(store, settings, pod, addr, addr.port(), zone)?,
+        Target::External(workload) => {
+            external_endpoints::endpoint(store, settings, workload, addr, zone)?
         }
-        None => Endpoint::plain(addr),
+        Target::Address => Endpoint::plain(addr),
     };
     let locality = candidate.locality(selection);
     endpoint.labels = endpoint.labels.with(ZONE_LOCALITY, locality);
-    let pod = candidate.pod.map(|pod| pod.name.clone());
+    let pod = candidate.target.pod().map(|pod| pod.name.clone());
     Some(ServiceEndpoint { endpoint, pod })
 }
 

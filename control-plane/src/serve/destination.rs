@@ -201,9 +201,9 @@ impl From<ProfileError> for Status {
             ProfileError::NoSuchService(_) => Status::unknown(message),
             ProfileError::NoSuchInstance(..) => Status::not_found(message),
             ProfileError::ExternalName(_) => Status::invalid_argument(message),
-            ProfileError::AmbiguousService(..) | ProfileError::AmbiguousPod(..) => {
-                Status::failed_precondition(message)
-            }
+            ProfileError::AmbiguousService(..)
+            | ProfileError::AmbiguousPod(..)
+            | ProfileError::AmbiguousWorkload(..) => Status::failed_precondition(message),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{annotation, name, owner, port_number, shared};
 use crate::model::{ContainerPort, Name, Node, OwnedObject, Phase, PodRecord, ProxyPorts};
 
 /// The label of a node with its zone.
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+pub(super) const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// The label whose value the pods of one revision of a Deployment share.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 

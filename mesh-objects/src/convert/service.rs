@@ -106,14 +106,18 @@ pub(crate) fn endpoint_slice(slice: &EndpointSlice) -> Slice {
 }
 
 fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpoint {
-    let target = match &endpoint.target_ref {
-        None => SliceTarget::None,
-        Some(target) if target.kind.as_deref() == Some("Pod") => SliceTarget::Pod(Name::new(
+    let target = endpoint.target_ref.as_ref();
+    let target = target.map_or(SliceTarget::None, |target| {
+        let name = Name::new(
             target.namespace.as_deref().unwrap_or(namespace),
             target.name.as_deref().unwrap_or_default(),
-        )),
-        Some(_) => SliceTarget::Other,
-    };
+        );
+        match target.kind.as_deref() {
+            Some("Pod") => SliceTarget::Pod(name),
+            Some("ExternalWorkload") => SliceTarget::External(name),
+            _ => SliceTarget::Other,
+        }
+    });
     let conditions = endpoint.conditions.clone().unwrap_or_default();
     let zones = endpoint
         .hints

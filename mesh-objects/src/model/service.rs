@@ -113,6 +113,8 @@ pub struct SliceEndpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
     Pod(Name),
+    /// An ExternalWorkload.
+    External(Name),
     /// A kind without records.
     Other,
     None,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::age::Age;
 use crate::model::{
-    ContainerPort, ExternalWorkload, Labels, PodRecord, Server, ServerPort, WorkloadSelector,
+    ContainerPort, ExternalWorkload, Labels, PodRecord, Protocol, Server, ServerPort,
+    WorkloadSelector,
 };
 
 /// The properties of a workload that Servers select.
@@ -139,6 +140,17 @@ pub fn server_of_port<'a>(
     selecting
         .filter(|server| server.selects(workload, port))
         .min_by_key(|server| server.age())
+}
+
+/// Returns whether any Server makes a port of the workload opaque, even if policies use another
+/// Server.
+pub fn is_opaque_by_server<'a>(
+    candidates: impl IntoIterator<Item = &'a Server>,
+    workload: Workload<'_>,
+    port: u16,
+) -> bool {
+    let mut candidates = candidates.into_iter();
+    candidates.any(|server| server.protocol == Protocol::Opaque && server.selects(workload, port))
 }
 
 #[cfg(test)]

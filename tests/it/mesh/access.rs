@@ -52,7 +52,7 @@ pub(super) fn expect_status(mesh: &Mesh, pod: &str, expect: &str, what: &str) {
     eventually(what, || (status(mesh, pod) == expect).then_some(()));
 }
 
-fn has_metric(mesh: &Mesh, pod: &str, name: &str, labels: &[&str]) -> bool {
+pub(super) fn has_metric(mesh: &Mesh, pod: &str, name: &str, labels: &[&str]) -> bool {
     mesh.metrics(pod)
         .iter()
         .any(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)))

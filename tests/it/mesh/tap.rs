@@ -14,7 +14,7 @@ use super::{manifests, send_requests};
 use crate::harness::mesh::Mesh;
 
 const CLIENT: &str = "client.app.serviceaccount.identity.linkerd.cluster.local";
-const WEB: &str = "web.app.serviceaccount.identity.linkerd.cluster.local";
+pub(super) const WEB: &str = "web.app.serviceaccount.identity.linkerd.cluster.local";
 const OBSERVER: &str = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.local";
 
 /// The number of a user without rights.

@@ -1,6 +1,7 @@
 //! Endpoints and profiles before and after changes of objects.
 
 mod addresses;
+mod external;
 
 use std::net::SocketAddr;
 

@@ -45,6 +45,7 @@ pub const DESTINATION: &[WatchedKind] = &[
     all(Kind::Job),
     all(Kind::Service),
     all(Kind::EndpointSlice),
+    all(Kind::ExternalWorkload),
     all(Kind::Server),
     all(Kind::ServiceProfile),
 ];
