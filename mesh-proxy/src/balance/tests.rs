@@ -446,6 +446,21 @@ async fn trial_is_due_each_100_ms_while_all_endpoints_are_excluded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn trials_alternate_while_their_results_are_outstanding() {
+    let (_sender, queue) = new_queue_with(MINUTE, set(&[1, 2]), 10);
+    for _ in 0..2 {
+        let picked = queue.acquire(Instant::now()).await.unwrap();
+        queue.mark_failed(&picked);
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    tokio::time::advance(TRIAL_INTERVAL).await;
+    let first = queue.acquire(Instant::now()).await.unwrap();
+    tokio::time::advance(TRIAL_INTERVAL).await;
+    let second = queue.acquire(Instant::now()).await.unwrap();
+    assert_ne!(*first.value, *second.value);
+}
+
+#[tokio::test(start_paused = true)]
 async fn trial_ends_fail_fast_only_when_the_endpoint_was_reached() {
     let (_sender, queue) = new_queue_with(MINUTE, set(&[1]), 10);
     let picked = queue.acquire(Instant::now()).await.unwrap();

@@ -176,3 +176,22 @@ fn reports_are_those_of_adr_0034() {
         assert_eq!(reported, later_unless_repeatable, "{failure:?}");
     }
 }
+
+/// The fail-fast timeout of its request begins again, only then.
+#[test]
+fn only_a_lost_request_may_have_been_processed() {
+    assert!(LOST.may_be_processed() && LOST_AT_ONCE.may_be_processed());
+    for failure in [
+        ConnectionRefused,
+        NoConnection,
+        Unwritten,
+        Refused,
+        Excluded,
+        Reset,
+        BrokenResponse,
+        TimedOut,
+        UnsentByPeer,
+    ] {
+        assert!(!failure.may_be_processed(), "{failure:?}");
+    }
+}

@@ -52,7 +52,7 @@ pub(super) const MODULES: &[Module] = &[
     Module {
         name: "retries", package: "mesh-proxy", timeout: 120,
         files: &["mesh-proxy/src/retry.rs", "mesh-proxy/src/retry/**/*.rs"], without: &[],
-        tests: &["retry::", "tests::retries"],
+        tests: &["retry::", "tests::retries", "tests::restarts", "tests::transparency::repeats"],
     },
     Module {
         name: "breaker", package: "mesh-proxy", timeout: 120,
