@@ -288,18 +288,12 @@ impl Store {
         match object {
             Object::Service(service) => {
                 for ip in &service.cluster_ips {
-                    self.services_by_ip
-                        .entry(*ip)
-                        .or_default()
-                        .insert(service.name.clone());
+                    add_lookup(&mut self.services_by_ip, *ip, &service.name);
                 }
             }
             Object::Pod(pod) => {
                 for ip in pod.ips.iter().chain(&pod.host_ips) {
-                    self.pods_by_ip
-                        .entry(*ip)
-                        .or_default()
-                        .insert(pod.name.clone());
+                    add_lookup(&mut self.pods_by_ip, *ip, &pod.name);
                 }
                 if let Some(node) = &pod.node {
                     *self.pods_of_nodes.entry(node.clone()).or_default() += 1;
@@ -307,18 +301,12 @@ impl Store {
             }
             Object::ExternalWorkload(workload) => {
                 for ip in &workload.ips {
-                    self.external_workloads_by_ip
-                        .entry(*ip)
-                        .or_default()
-                        .insert(workload.name.clone());
+                    add_lookup(&mut self.external_workloads_by_ip, *ip, &workload.name);
                 }
             }
             Object::EndpointSlice(slice) => {
                 if let Some(service) = service_name(slice) {
-                    self.slices_by_service
-                        .entry(service)
-                        .or_default()
-                        .insert(slice.name.clone());
+                    add_lookup(&mut self.slices_by_service, service, &slice.name);
                 }
             }
             _ => {}
@@ -500,6 +488,14 @@ fn service_name(slice: &Slice) -> Option<Name> {
         namespace: slice.name.namespace.clone(),
         name: slice.service.clone()?,
     })
+}
+
+fn add_lookup<K: Eq + std::hash::Hash>(
+    lookup: &mut HashMap<K, BTreeSet<Name>>,
+    key: K,
+    name: &Name,
+) {
+    lookup.entry(key).or_default().insert(name.clone());
 }
 
 fn remove_lookup<K: Eq + std::hash::Hash>(

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use mesh_core::endpoint::{Endpoint, ProtocolHint};
+use mesh_core::endpoint::Endpoint;
 use mesh_core::labels::Labels;
 use mesh_objects::model::ExternalWorkload;
-use mesh_objects::policy::server::is_opaque_by_server;
+use mesh_objects::policy::server;
 use mesh_objects::store::Store;
 
 use super::pod_endpoints::ZONE;
@@ -22,37 +22,21 @@ pub(super) fn endpoint(
     zone: Option<&str>,
 ) -> Option<Endpoint> {
     let tls = workload.tls.clone()?;
-    let opaque = is_opaque(store, settings, workload, addr.port());
+    let opaque = server::is_opaque(
+        store.servers_in(&workload.name.namespace),
+        workload.into(),
+        workload.opaque_ports.as_ref(),
+        &settings.default_opaque_ports,
+        addr.port(),
+    );
     let mut endpoint = Endpoint::plain(addr);
     endpoint.labels = labels(workload, zone);
     endpoint.tls = Some(tls);
     endpoint.http2 = settings.meshed_http2_params;
     endpoint.opaque_transport_port =
         (settings.transport_header || opaque).then_some(workload.proxy_port());
-    endpoint.hint = if opaque {
-        ProtocolHint::Opaque
-    } else if settings.h2_upgrade {
-        ProtocolHint::Http2
-    } else {
-        ProtocolHint::Unknown
-    };
+    endpoint.hint = settings.hint(opaque);
     Some(endpoint)
-}
-
-/// Returns whether the port is opaque, by the workload's annotation, the default list or a Server.
-pub(super) fn is_opaque(
-    store: &Store,
-    settings: &DestinationSettings,
-    workload: &ExternalWorkload,
-    port: u16,
-) -> bool {
-    let own = workload.opaque_ports.as_ref();
-    own.unwrap_or(&settings.default_opaque_ports).contains(port)
-        || is_opaque_by_server(
-            store.servers_in(&workload.name.namespace),
-            workload.into(),
-            port,
-        )
 }
 
 fn labels(workload: &ExternalWorkload, zone: Option<&str>) -> Labels {

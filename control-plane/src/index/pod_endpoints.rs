@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use mesh_core::endpoint::{Endpoint, ProtocolHint, TlsPeer};
+use mesh_core::endpoint::{Endpoint, TlsPeer};
 use mesh_core::identity::{Identity, service_account};
 use mesh_core::labels::Labels;
 use mesh_objects::model::PodRecord;
-use mesh_objects::policy::server::is_opaque_by_server;
+use mesh_objects::policy::server;
 use mesh_objects::store::Store;
 
 use super::settings::DestinationSettings;
@@ -21,12 +21,13 @@ pub(super) fn is_opaque(
     pod: &PodRecord,
     port: u16,
 ) -> bool {
-    let opaque = pod
-        .opaque_ports
-        .as_ref()
-        .unwrap_or(&settings.default_opaque_ports);
-    opaque.contains(port)
-        || is_opaque_by_server(store.servers_in(&pod.name.namespace), pod.into(), port)
+    server::is_opaque(
+        store.servers_in(&pod.name.namespace),
+        pod.into(),
+        pod.opaque_ports.as_ref(),
+        &settings.default_opaque_ports,
+        port,
+    )
 }
 
 /// Returns the endpoint for `port` of the pod, reached at `addr`. Returns `None` for a meshed pod
@@ -56,13 +57,7 @@ pub(super) fn endpoint(
     let own_port = port == proxy.admin || port == proxy.control;
     endpoint.opaque_transport_port =
         ((settings.transport_header || opaque) && !own_port).then_some(proxy.inbound);
-    endpoint.hint = if opaque {
-        ProtocolHint::Opaque
-    } else if settings.h2_upgrade {
-        ProtocolHint::Http2
-    } else {
-        ProtocolHint::Unknown
-    };
+    endpoint.hint = settings.hint(opaque);
     endpoint.http2 = settings.meshed_http2_params;
     // This control plane does not issue the identity of a pod of another one.
     if let Some(trust_domain) = &settings.trust_domain

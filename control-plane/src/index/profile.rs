@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_core::endpoint::Endpoint;
+use mesh_core::endpoint::{Endpoint, ProtocolHint};
 use mesh_core::meta::{Meta, Resource};
 use mesh_core::profile::Profile;
 use mesh_core::resilience::RetryBudget;
@@ -299,7 +299,7 @@ fn external_workload_profile(
     };
     let namespace = &workload.name.namespace;
     endpoint.labels = endpoint.labels.with("namespace", namespace);
-    let opaque = external_endpoints::is_opaque(store, settings, workload, addr.port());
+    let opaque = endpoint.hint == ProtocolHint::Opaque;
     endpoint_profile(endpoint, opaque)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mesh_core::endpoint::Http2Params;
+use mesh_core::endpoint::{Http2Params, ProtocolHint};
 use mesh_core::ports::PortSet;
 
 /// The settings of endpoints and profiles.
@@ -21,4 +21,17 @@ pub struct DestinationSettings {
     /// Whether endpoints have IPv6 addresses, which are preferred over the pod's IPv4 address.
     pub ipv6: bool,
     pub meshed_http2_params: Option<Http2Params>,
+}
+
+impl DestinationSettings {
+    /// Returns the hint for a port of a meshed endpoint.
+    pub(super) fn hint(&self, opaque: bool) -> ProtocolHint {
+        if opaque {
+            ProtocolHint::Opaque
+        } else if self.h2_upgrade {
+            ProtocolHint::Http2
+        } else {
+            ProtocolHint::Unknown
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use mesh_core::ports::PortSet;
+
 use super::age::Age;
 use crate::model::{
     ContainerPort, ExternalWorkload, Labels, PodRecord, Protocol, Server, ServerPort,
@@ -142,15 +144,18 @@ pub fn server_of_port<'a>(
         .min_by_key(|server| server.age())
 }
 
-/// Returns whether any Server makes a port of the workload opaque, even if policies use another
-/// Server.
-pub fn is_opaque_by_server<'a>(
+/// Returns whether a port of the workload is opaque: by its annotation, else by the default list,
+/// or by any Server, even if policies use another Server.
+pub fn is_opaque<'a>(
     candidates: impl IntoIterator<Item = &'a Server>,
     workload: Workload<'_>,
+    annotated: Option<&PortSet>,
+    default: &PortSet,
     port: u16,
 ) -> bool {
-    let mut candidates = candidates.into_iter();
-    candidates.any(|server| server.protocol == Protocol::Opaque && server.selects(workload, port))
+    let by_server =
+        |server: &Server| server.protocol == Protocol::Opaque && server.selects(workload, port);
+    annotated.unwrap_or(default).contains(port) || candidates.into_iter().any(by_server)
 }
 
 #[cfg(test)]

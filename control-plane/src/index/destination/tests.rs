@@ -71,6 +71,13 @@ fn at(rx: &watch::Receiver<Arc<Version<EndpointSet>>>, addr: &str) -> Endpoint {
     rx.borrow().endpoints[&addr].endpoint.clone()
 }
 
+fn labels(endpoint: &Endpoint) -> Vec<String> {
+    let labels = endpoint.labels.iter();
+    labels
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect()
+}
+
 #[test]
 fn only_meshed_endpoint_has_identity_and_hints() {
     let mut index = index(&two_pods());
@@ -80,18 +87,13 @@ fn only_meshed_endpoint_has_identity_and_hints() {
 
     let meshed = at(&rx, "10.1.0.1:8080");
     let id = "web-sa.shop.serviceaccount.identity.linkerd.cluster.local";
-    let tls = meshed.tls.unwrap();
+    let tls = meshed.tls.as_ref().unwrap();
     assert_eq!((tls.id.as_str(), &*tls.server_name), (id, id));
     assert_eq!(meshed.hint, ProtocolHint::Http2);
     assert_eq!(meshed.opaque_transport_port, Some(4143));
     assert_eq!(meshed.weight, 10_000);
-    let labels: Vec<_> = meshed
-        .labels
-        .iter()
-        .map(|(k, v)| format!("{k}={v}"))
-        .collect();
     assert_eq!(
-        labels,
+        labels(&meshed),
         [
             "control_plane_ns=linkerd",
             "deployment=web",

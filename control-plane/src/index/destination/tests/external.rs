@@ -39,13 +39,6 @@ fn cluster() -> String {
     .concat()
 }
 
-fn labels(endpoint: &Endpoint) -> Vec<String> {
-    let labels = endpoint.labels.iter();
-    labels
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect()
-}
-
 #[test]
 fn external_workload_is_an_endpoint_with_its_identity() {
     let mut index = index(&cluster());
