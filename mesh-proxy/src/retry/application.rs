@@ -1,6 +1,6 @@
 //! Requests to the application behind the inbound proxy, which has one address.
 
-use super::{Action, Dispatch, History, Replay, decide};
+use super::{Action, Dispatch, Failure, History, Replay, decide};
 use crate::http::client::{Client, Dial, SendError};
 use crate::http::{Request, Response};
 
@@ -11,21 +11,21 @@ impl<D: Dial + 'static> Client<D> {
         let mut history = History::default();
         loop {
             let connection = self.connect(request).await.map_err(SendError::Dial)?;
-            let mut error = match connection.send(request).await {
+            let error = match connection.send(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
             let replay = replay.after_attempt(request);
+            let mut failure = Failure::from(&error);
             if replay == Replay::Safe
                 && error.is_reset_of_new_connection()
                 && self.dial().has_stopped().await
-                && let SendError::Lost {
-                    may_be_unreceived, ..
-                } = &mut error
             {
-                *may_be_unreceived = true;
+                failure = Failure::Lost {
+                    may_be_unreceived: true,
+                };
             }
-            let action = decide((&error).into(), replay, Dispatch::Application, &mut history);
+            let action = decide(failure, replay, Dispatch::Application, &mut history);
             if action == Action::Return {
                 return Err(error);
             }

@@ -33,6 +33,17 @@ fn run_unmeshed(test: impl AsyncFn(&Proxy, App, TcpStream) + Sync) {
     });
 }
 
+/// Runs a test with an application and the HTTP/2 connection of a peer to its proxy.
+fn run_meshed(test: impl AsyncFn(App, SendRequest<Bytes>) + Sync) {
+    run(async || {
+        let world = World::new().await;
+        let proxy = world.proxy(WEB);
+        let app = App::start().await;
+        let tls = world.connected(proxy.inbound(app.addr).await).await;
+        test(app, http2(tls).await).await;
+    });
+}
+
 /// One request and its response over a new connection to the application.
 async fn first(client: &mut TcpStream, app: &App, answer: &str) -> TcpStream {
     send(client, GET).await;
@@ -256,12 +267,7 @@ fn first_request_gets_502_when_application_does_not_listen() {
 /// Peers receive what they need to retry the request on another endpoint.
 #[test]
 fn mesh_peers_get_response_when_application_is_gone() {
-    run(async || {
-        let world = World::new().await;
-        let proxy = world.proxy(WEB);
-        let app = App::start().await;
-        let tls = world.connected(proxy.inbound(app.addr).await).await;
-        let mut client = http2(tls).await;
+    run_meshed(async |app, mut client| {
         let asking = ask(&mut client, of_http1());
         let (mut served, _) = app.receive().await;
         send(&mut served, LAST).await;
@@ -292,12 +298,7 @@ async fn lost_on_a_kept_connection(app: &App, client: &mut SendRequest<Bytes>) -
 /// process closes its listener last.
 #[test]
 fn mesh_peers_get_response_when_application_is_killed_before_it_accepts() {
-    run(async || {
-        let world = World::new().await;
-        let proxy = world.proxy(WEB);
-        let app = App::start().await;
-        let tls = world.connected(proxy.inbound(app.addr).await).await;
-        let mut client = http2(tls).await;
+    run_meshed(async |app, mut client| {
         let response = lost_on_a_kept_connection(&app, &mut client).await;
         settle().await;
         stop(app).await;
@@ -310,12 +311,7 @@ fn mesh_peers_get_response_when_application_is_killed_before_it_accepts() {
 /// It still listens, so the reset is its response.
 #[test]
 fn request_is_not_repeated_when_application_resets_a_new_connection() {
-    run(async || {
-        let world = World::new().await;
-        let proxy = world.proxy(WEB);
-        let app = App::start().await;
-        let tls = world.connected(proxy.inbound(app.addr).await).await;
-        let mut client = http2(tls).await;
+    run_meshed(async |app, mut client| {
         let response = lost_on_a_kept_connection(&app, &mut client).await;
         let (again, _) = app.receive().await;
         reset(again);
