@@ -90,6 +90,8 @@ pub struct Destination {
         default_value = r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#
     )]
     pub meshed_http2_client_params: Http2Flag,
+    #[command(flatten)]
+    pub replica: Replica,
     /// Maximum number of open streams, which client identities and their pods share equally; by
     /// default one for each 16 KiB of the memory limit, 1,000 to 100,000
     #[arg(long)]
@@ -161,10 +163,8 @@ pub struct Policy {
     /// Maximum number of milliseconds to write one status, at most 6000
     #[arg(long, value_name = "MS", default_value = "5000", value_parser = write_timeout)]
     pub patch_timeout_ms: Duration,
-    /// Name of this replica in the Lease, which no other replica may have; a random one by default.
-    /// Kubernetes sets the variable to the name of the pod
-    #[arg(long, value_name = "NAME", env = "HOSTNAME", hide_env_values = true)]
-    pub replica_name: Option<String>,
+    #[command(flatten)]
+    pub replica: Replica,
     /// Maximum number of open streams, which client identities and their pods share equally; by
     /// default one for each 16 KiB of the memory limit, 1,000 to 100,000
     #[arg(long)]
@@ -175,7 +175,16 @@ pub struct Policy {
     pub log: Log,
 }
 
-impl Policy {
+/// A replica of a controller that writes objects while it holds a Lease.
+#[derive(Debug, Args)]
+pub struct Replica {
+    /// Name of this replica in the Lease, which no other replica may have; a random one by default.
+    /// Kubernetes sets the variable to the name of the pod
+    #[arg(long, value_name = "NAME", env = "HOSTNAME", hide_env_values = true)]
+    replica_name: Option<String>,
+}
+
+impl Replica {
     /// Returns the name of this replica in the Lease.
     pub(crate) fn claimant(&self) -> String {
         let name = self.replica_name.as_deref().filter(|name| !name.is_empty());

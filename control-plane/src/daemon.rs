@@ -1,16 +1,21 @@
 //! The controllers: connects the parts of each process, as its command says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_cluster::daemon::DaemonError;
+use kube::Client;
+use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
+use mesh_cluster::daemon::{Daemon, DaemonError};
 use mesh_runtime::metrics::{Labels, Registry};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::bootstrap::{self, BootstrapError};
 use crate::config::Command;
 use crate::heartbeat::{self, HeartbeatError};
 use crate::identity::{AccessError, LoadError};
 use crate::injector::SettingsError;
+use crate::writer::{Writer, Written};
 
 pub(crate) mod destination;
 mod identity;
@@ -18,6 +23,9 @@ pub(crate) mod injector;
 pub(crate) mod policy;
 pub(crate) mod rights;
 mod validator;
+
+/// The component of the control plane that the destination and policy controllers are parts of.
+const COMPONENT: &str = "destination";
 
 /// Why a controller did not start, or exited.
 #[derive(Debug, thiserror::Error)]
@@ -70,4 +78,20 @@ fn export_watched<I: Send + 'static>(
             scrape.gauge(name, help, &Labels::new(), value as f64);
         }
     });
+}
+
+/// Starts to write objects while this process holds a Lease.
+fn write_objects<O: Written>(
+    daemon: &Daemon,
+    client: &Client,
+    lease: LeaseSettings,
+    objects: watch::Receiver<Arc<O>>,
+    timeout: Duration,
+) {
+    let registry = &daemon.registry;
+    let (lease, leadership) = LeaseTask::new(client, lease, registry);
+    let writer = Writer::new(client.clone(), objects, leadership, timeout, registry);
+    let (drain, supervisor) = (&daemon.watch, &daemon.supervisor);
+    supervisor.spawn("lease of the writer", lease.run(drain.clone()));
+    supervisor.spawn("writer", writer.run(drain.clone()));
 }

@@ -19,3 +19,4 @@ pub mod simulation;
 mod status;
 mod trust_bundle;
 mod validator;
+mod writer;

@@ -1,7 +1,7 @@
 //! The status of routes and policies, which tells users whether they have an effect.
 //!
 //! ```text
-//!   source ── Change ──▶ StatusObjects ──▶ desired (pure) ──▶ patch (pure) ──▶ StatusWriter
+//!   source ── Change ──▶ StatusObjects ──▶ desired (pure) ──▶ patch (pure) ──▶ Writer
 //! ```
 //!
 //! The index decides by the same rules which routes apply, from the objects alone: a status has no
@@ -12,7 +12,7 @@ mod objects;
 mod patch;
 mod policy;
 mod route;
-mod writer;
+mod written;
 
 #[cfg(test)]
 mod tests;
@@ -22,9 +22,7 @@ use mesh_objects::model::{ReportedObject, ReportedSpec, ReportedTarget};
 use self::condition::Condition;
 use self::route::ParentStatus;
 
-use self::patch::patch;
-
-pub(crate) use self::{objects::StatusObjects, writer::StatusWriter};
+pub(crate) use self::objects::StatusObjects;
 
 /// The status that an object should have.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
-use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
+use mesh_cluster::api_server::LeaseSettings;
 use mesh_cluster::daemon::{Daemon, DaemonError, connect, listen};
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds::{self, WatchedKind};
@@ -13,17 +13,14 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::service::Routes;
 
-use super::{export_watched, rights, validator};
+use super::{COMPONENT, export_watched, rights, validator, write_objects};
 use crate::config::Policy;
 use crate::index::PolicyIndex;
 use crate::serve::{GrpcServer, InboundService, OutboundService};
-use crate::status::{StatusObjects, StatusWriter};
+use crate::status::StatusObjects;
 
 /// The Lease of the replica that writes statuses, as in Linkerd.
 const LEASE: &str = "policy-controller-write";
-
-/// The component of the control plane that the policy controller is a part of.
-const COMPONENT: &str = "destination";
 
 pub(super) async fn run(config: Policy) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
@@ -111,21 +108,10 @@ async fn write_statuses(
         name: LEASE,
         component: COMPONENT,
         deployment: config.policy_deployment_name.clone(),
-        claimant: config.claimant(),
+        claimant: config.replica.claimant(),
         field_manager: "policy-controller",
     };
-    let (lease, leadership) = LeaseTask::new(&client, settings, &daemon.registry);
-    let writer = StatusWriter::new(
-        client,
-        objects,
-        leadership,
-        config.patch_timeout_ms,
-        &daemon.registry,
-    );
-    let drain = &daemon.watch;
-    let supervisor = &daemon.supervisor;
-    supervisor.spawn("lease of the status writer", lease.run(drain.clone()));
-    supervisor.spawn("status writer", writer.run(drain.clone()));
+    write_objects(daemon, &client, settings, objects, config.patch_timeout_ms);
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod agreement;
 mod merging;
 mod policies;
 mod routes;
+mod writing;
 
 /// Each kind of object with a status is read as its record with the status.
 const KINDS: [Kind; 9] = [

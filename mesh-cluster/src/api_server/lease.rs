@@ -64,6 +64,8 @@ pub struct LeaseTask {
     /// When leadership ends without another renewal.
     until: watch::Sender<Option<Instant>>,
     held: Gauge,
+    /// How many renewals and claims in a row were refused because the Lease had changed.
+    conflicts: u32,
     /// The last logged problem, which is not repeated.
     last_problem: String,
 }
@@ -75,7 +77,7 @@ enum LeaseError {
     Timeout,
     #[error("{}", explain(.0))]
     Request(#[from] kube::Error),
-    #[error("there is no Deployment {0}, which has to own the Lease; see --policy-deployment-name")]
+    #[error("there is no Deployment {0}, which has to own the Lease")]
     NoDeployment(String),
 }
 
@@ -131,6 +133,7 @@ impl LeaseTask {
             observation: None,
             until,
             held,
+            conflicts: 0,
             last_problem: String::new(),
         };
         (task, leadership)
@@ -238,15 +241,19 @@ impl LeaseTask {
                 self.observation = Some(Observation::update(None, record, sent));
                 let before = self.until.send_replace(Some(held_until(sent)));
                 self.held.set(1);
+                self.conflicts = 0;
                 if before.is_none() {
                     let lease = self.settings.name;
                     tracing::info!(lease, "Acquired the Lease; this replica writes");
                 }
                 Ok(RENEW_INTERVAL)
             }
-            // Another client has changed the Lease; the next step reads it again.
+            // Another client has changed the Lease; the next step reads it again. An API server
+            // whose reads are old refuses every time, and is asked less often.
             Err(LeaseError::Request(kube::Error::Api(status))) if status.code == CONFLICT => {
-                Ok(RETRY_INTERVAL)
+                self.conflicts = self.conflicts.saturating_add(1);
+                let delay = RETRY_INTERVAL.saturating_mul(self.conflicts);
+                Ok(delay.min(POLL_INTERVAL))
             }
             Err(error) => Err(error),
         }

@@ -82,7 +82,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "mesh-cluster/src/api_server/lease/tests.rs::slow_responses_shorten_leadership_by_their_delay",
             ),
             local(
-                "control-plane/src/status/writer/tests.rs::overloaded_api_server_is_asked_less_often_and_then_written_to",
+                "control-plane/src/status/tests/writing.rs::overloaded_api_server_is_asked_less_often_and_then_written_to",
             ),
             cluster(
                 "control-plane/tests/cluster/absent.rs::known_objects_stay_in_effect_without_api_server",
@@ -137,7 +137,7 @@ pub(super) const FAULTS: &[Fault] = &[
                 "mesh-cluster/src/api_server/lease/tests.rs::times_of_other_clocks_have_no_effect",
             ),
             local(
-                "control-plane/src/status/writer/tests.rs::no_patch_is_sent_that_could_outlast_the_lease",
+                "control-plane/src/status/tests/writing.rs::no_patch_is_sent_that_could_outlast_the_lease",
             ),
             local("mesh-runtime/src/task.rs::panicking_task_is_reported_as_panicked"),
             cluster("tests/e2e/statuses.rs::routes_have_conditions_that_survive_their_writer"),

@@ -9,7 +9,7 @@ use super::tree::{File, Tree};
 const PROXY: &str = "mesh-proxy/src/";
 
 /// The parts of the controllers that a simulation runs.
-const CONTROLLERS: [&str; 7] = [
+const CONTROLLERS: [&str; 8] = [
     "mesh-cluster/src/api_server",
     "mesh-cluster/src/daemon",
     "mesh-cluster/src/source",
@@ -17,6 +17,7 @@ const CONTROLLERS: [&str; 7] = [
     "control-plane/src/injector",
     "control-plane/src/serve",
     "control-plane/src/status",
+    "control-plane/src/writer",
 ];
 
 struct Seam {
@@ -116,7 +117,7 @@ mod tests {
         let code = "tokio::select! {\n    biased;\n}\ntokio::select! {\n    () = a => {}\n}\n";
         let (worker, writer) = (
             "mesh-proxy/src/worker.rs",
-            "control-plane/src/status/writer.rs",
+            "control-plane/src/writer/queue.rs",
         );
         let others = "control-plane/src/identity.rs";
         let tree = Tree::of(&[(worker, code), (writer, code), (others, code)]);

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::status::patch::patch;
 
 const ROUTE: &str = "
 apiVersion: gateway.networking.k8s.io/v1

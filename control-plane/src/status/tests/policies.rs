@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
+use crate::status::patch::patch;
 
 fn limit(name: &str, created: &str, spec: &str) -> String {
     format!(

@@ -1,16 +1,23 @@
 //! The writer and an API server in memory, on a paused clock.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
 use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
 use mesh_cluster::source::Change;
 use mesh_objects::convert::{self, Json};
 use mesh_objects::model::{Kind, ReportedKind};
-use mesh_runtime::drain::{Drain, Outcome as DrainOutcome};
+use mesh_runtime::drain::{self, Drain, Outcome as DrainOutcome};
+use mesh_runtime::metrics::Registry;
 use mesh_test_support::kube_api::{Fault, ScriptedApi};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::*;
+use crate::status::StatusObjects;
+use crate::writer::Writer;
 
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes/";
 const SERVICE: &str = "/api/v1/namespaces/shop/services/web";
@@ -103,7 +110,7 @@ impl Cluster {
         let (api, routes) = (self.api.clone(), self.routes.clone());
         let (objects, received) = watch::channel(Arc::default());
         let timeout = Duration::from_secs(5);
-        let writer = StatusWriter::new(client, received, leadership, timeout, &registry);
+        let writer = Writer::new(client, received, leadership, timeout, &registry);
         let (drain, watch) = drain::channel();
         let observe = async move {
             loop {

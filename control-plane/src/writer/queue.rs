@@ -1,22 +1,28 @@
-//! The objects whose status differs, each once, with a bound.
+//! The objects that differ, each once, with a bound.
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::Hash;
 
-use crate::status::objects::ReportedKey;
-
-/// A queue of objects.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    order: VecDeque<ReportedKey>,
-    members: HashSet<ReportedKey>,
+/// A queue of the keys of objects.
+#[derive(Debug)]
+pub(super) struct Queue<K> {
+    order: VecDeque<K>,
+    members: HashSet<K>,
 }
 
 /// Linkerd's number. Objects that do not fit are found by the next comparison.
 const CAPACITY: usize = 10_000;
 
-impl Queue {
+impl<K: Clone + Eq + Hash> Queue<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            order: VecDeque::new(),
+            members: HashSet::new(),
+        }
+    }
+
     /// Returns `false` if the queue is full.
-    pub(super) fn push(&mut self, key: ReportedKey) -> bool {
+    pub(super) fn push(&mut self, key: K) -> bool {
         if self.order.len() >= CAPACITY {
             return false;
         }
@@ -26,13 +32,13 @@ impl Queue {
         true
     }
 
-    pub(super) fn pop(&mut self) -> Option<ReportedKey> {
+    pub(super) fn pop(&mut self) -> Option<K> {
         let key = self.order.pop_front()?;
         self.members.remove(&key);
         Some(key)
     }
 
-    pub(super) fn contains(&self, key: &ReportedKey) -> bool {
+    pub(super) fn contains(&self, key: &K) -> bool {
         self.members.contains(key)
     }
 
@@ -50,36 +56,27 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mesh_objects::model::{Name, ReportedKind};
-
-    fn key(number: usize) -> ReportedKey {
-        ReportedKey {
-            kind: ReportedKind::GatewayHttpRoute,
-            name: Name::new("shop", &format!("route-{number}")),
-        }
-    }
-
     #[test]
     fn queue_has_each_object_once_in_order() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new();
         for number in [1, 2, 1, 3, 2] {
-            assert!(queue.push(key(number)));
+            assert!(queue.push(number));
         }
-        assert_eq!(queue.pop(), Some(key(1)));
-        assert!(queue.push(key(1)));
+        assert_eq!(queue.pop(), Some(1));
+        assert!(queue.push(1));
         let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(rest, [key(2), key(3), key(1)]);
+        assert_eq!(rest, [2, 3, 1]);
         assert!(queue.is_empty());
     }
 
     #[test]
     fn full_queue_refuses_objects() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new();
         for number in 0..CAPACITY {
-            assert!(queue.push(key(number)));
+            assert!(queue.push(number));
         }
-        assert!(!queue.push(key(CAPACITY)));
+        assert!(!queue.push(CAPACITY));
         assert_eq!(queue.clear(), CAPACITY);
-        assert!(queue.push(key(CAPACITY)) && queue.contains(&key(CAPACITY)));
+        assert!(queue.push(CAPACITY) && queue.contains(&CAPACITY));
     }
 }

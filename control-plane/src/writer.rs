@@ -1,73 +1,99 @@
-//! Writes statuses to an API server while this replica holds the Lease.
+//! Writes objects to an API server while this replica holds a Lease.
 //!
 //! ```text
 //!   changes of objects ─┐
-//!   every 10 s ─────────┴▶ reconcile: which objects differ ──▶ queue of names ──▶ patch each
+//!   every 10 s ─────────┴▶ reconcile: which objects differ ──▶ queue of keys ──▶ write each
 //! ```
 //!
-//! The queue has names. A patch is computed when it is sent, so it always follows from the current
-//! objects. A patch fails if another client's change made it obsolete, and the watch brings the
+//! The queue has keys. A write is computed when it is sent, so it always follows from the current
+//! objects. A write fails if another client's change made it obsolete, and the watch brings the
 //! change.
 
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::core::{GroupVersionKind, TypeMeta};
 use mesh_cluster::api_server::{Backoff, Leadership, explain};
 use mesh_runtime::drain;
 use mesh_runtime::metrics::Registry;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::metrics::WriterMetrics;
 use self::queue::Queue;
-use super::objects::{ReportedKey, StatusObjects};
-use super::patch::CONTROLLER_NAME;
-use super::{desired, patch};
 
 mod metrics;
 mod queue;
+mod write;
 
-/// Writes statuses.
-pub(crate) struct StatusWriter {
+pub(crate) use self::{
+    metrics::{Description, MetricNames},
+    write::{Action, Write},
+};
+
+/// The objects that a controller writes, with all that they follow from. Without I/O.
+pub(crate) trait Written: Send + Sync + 'static {
+    type Key: Clone + Eq + Hash + Display + Send + Sync + 'static;
+
+    /// The name of the controller as the owner of fields.
+    const FIELD_MANAGER: &'static str;
+
+    /// The written objects, for the log.
+    const SUBJECT: &'static str;
+
+    const METRICS: MetricNames;
+
+    /// Returns the keys of the objects that exist or should exist.
+    fn keys(&self) -> impl Iterator<Item = &Self::Key> + Send;
+
+    fn contains(&self, key: &Self::Key) -> bool;
+
+    /// Returns the version of an object that was read; `None` if it does not exist.
+    fn version(&self, key: &Self::Key) -> Option<&Arc<str>>;
+
+    /// Returns the request that brings an object to its desired state; `None` if it is there.
+    fn write(&self, key: &Self::Key, now: Timestamp) -> Option<Write>;
+}
+
+/// Writes objects.
+pub(crate) struct Writer<O: Written> {
     client: Client,
-    objects: watch::Receiver<Arc<StatusObjects>>,
+    objects: watch::Receiver<Arc<O>>,
     leadership: Leadership,
-    patch_timeout: Duration,
+    write_timeout: Duration,
     metrics: WriterMetrics,
-    queue: Queue,
-    /// The last patches, until the watch has brought their effect.
-    attempts: HashMap<ReportedKey, Attempt>,
+    queue: Queue<O::Key>,
+    /// The last writes, until the watch has brought their effect.
+    attempts: HashMap<O::Key, Attempt>,
     reconciled: Instant,
     /// Whether objects have changed since.
     changed: bool,
     is_leader: bool,
-    /// No patch is sent before, because the API server is overloaded or unreachable.
+    /// No write is sent before, because the API server is overloaded or unreachable.
     resume_at: Instant,
     backoff: Backoff,
     /// The API server is failing, and this was logged.
     is_failing: bool,
 }
 
-/// A patch that was sent.
+/// A write that was sent.
 struct Attempt {
-    /// The version of the object that was patched.
+    /// The version of the object before it; `None` if the object did not exist.
     version: Option<Arc<str>>,
-    /// When a patch of this version is sent again.
+    /// When this version is written again.
     retry_at: Instant,
     /// How often this version was refused.
     refusals: u32,
 }
 
-/// The outcome of a patch.
+/// The outcome of a write.
 enum Outcome {
     Written,
-    /// The object has changed or is gone.
+    /// The object has changed, is gone, or exists already.
     Obsolete,
     /// The API server does not accept it, and would not the next time.
     Refused(String),
@@ -94,12 +120,12 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Objects between two yields to other tasks.
 const OBJECTS_PER_TURN: usize = 256;
 
-impl StatusWriter {
+impl<O: Written> Writer<O> {
     pub(crate) fn new(
         client: Client,
-        objects: watch::Receiver<Arc<StatusObjects>>,
+        objects: watch::Receiver<Arc<O>>,
         leadership: Leadership,
-        patch_timeout: Duration,
+        write_timeout: Duration,
         registry: &Registry,
     ) -> Self {
         let now = Instant::now();
@@ -107,9 +133,9 @@ impl StatusWriter {
             client,
             objects,
             leadership,
-            patch_timeout,
-            metrics: WriterMetrics::new(registry),
-            queue: Queue::default(),
+            write_timeout,
+            metrics: WriterMetrics::new(registry, O::METRICS),
+            queue: Queue::new(),
             attempts: HashMap::new(),
             reconciled: now,
             changed: true,
@@ -129,8 +155,8 @@ impl StatusWriter {
                 RECONCILE_INTERVAL
             };
             let reconcile_at = self.reconciled + interval;
-            // A patch is only sent if it ends before leadership does.
-            let can_write = !self.queue.is_empty() && self.leadership.lasts(self.patch_timeout);
+            // A write is only sent if it ends before leadership does.
+            let can_write = !self.queue.is_empty() && self.leadership.lasts(self.write_timeout);
             let resume_at = self.resume_at;
             tokio::select! {
                 biased;
@@ -158,21 +184,21 @@ impl StatusWriter {
         }
     }
 
-    /// Adds the objects whose status differs to the queue.
+    /// Adds the objects that differ to the queue.
     async fn reconcile(&mut self) {
         self.changed = false;
         let objects = self.objects.borrow_and_update().clone();
         let (now, time) = (Instant::now(), Timestamp::now());
-        self.attempts
-            .retain(|key, _| objects.reported.contains_key(key));
-        for (at, (key, object)) in objects.reported.iter().enumerate() {
+        self.attempts.retain(|key, _| objects.contains(key));
+        for (at, key) in objects.keys().enumerate() {
             if at % OBJECTS_PER_TURN == OBJECTS_PER_TURN - 1 {
                 tokio::task::yield_now().await;
             }
             let attempt = self.attempts.get(key);
-            if attempt.is_some_and(|it| it.version == object.resource_version && now < it.retry_at)
+            if attempt
+                .is_some_and(|it| it.version.as_ref() == objects.version(key) && now < it.retry_at)
                 || self.queue.contains(key)
-                || patch(object, &desired(&objects, object), time).is_none()
+                || objects.write(key, time).is_none()
             {
                 continue;
             }
@@ -191,57 +217,28 @@ impl StatusWriter {
         };
         self.metrics.dequeues.inc();
         let objects = self.objects.borrow().clone();
-        let Some(object) = objects.reported.get(&key) else {
-            return;
-        };
-        let desired = desired(&objects, object);
-        let Some(patch) = patch(object, &desired, Timestamp::now()) else {
+        let Some(write) = objects.write(&key, Timestamp::now()) else {
             return;
         };
         let sent = Instant::now();
-        let outcome = self.send(&key, &object.api_version, &patch).await;
-        let version = object.resource_version.clone();
+        let request = write.send(&self.client, O::FIELD_MANAGER);
+        let outcome = match timeout(self.write_timeout, request).await {
+            Ok(Ok(())) => Outcome::Written,
+            Ok(Err(error)) => outcome(&error),
+            Err(_elapsed) => Outcome::TimedOut,
+        };
+        let version = objects.version(&key).cloned();
         self.record(key, version, sent, outcome);
     }
 
-    async fn send(&self, key: &ReportedKey, api_version: &str, patch: &Value) -> Outcome {
-        let types = TypeMeta {
-            api_version: api_version.to_owned(),
-            kind: key.kind.as_str().to_owned(),
-        };
-        let Ok(kind) = GroupVersionKind::try_from(types) else {
-            return Outcome::Refused(format!("{api_version:?} is not a version of an API"));
-        };
-        let resource = ApiResource::from_gvk_with_plural(&kind, key.kind.plural());
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &key.name.namespace, &resource);
-        let params = PatchParams {
-            field_manager: Some(CONTROLLER_NAME.to_owned()),
-            ..PatchParams::default()
-        };
-        let patch = Patch::Merge(patch);
-        let request = api.patch_status(&key.name.name, &params, &patch);
-        match timeout(self.patch_timeout, request).await {
-            Ok(Ok(_object)) => Outcome::Written,
-            Ok(Err(error)) => outcome(&error),
-            Err(_elapsed) => Outcome::TimedOut,
-        }
-    }
-
-    fn record(
-        &mut self,
-        key: ReportedKey,
-        version: Option<Arc<str>>,
-        sent: Instant,
-        outcome: Outcome,
-    ) {
+    fn record(&mut self, key: O::Key, version: Option<Arc<str>>, sent: Instant, outcome: Outcome) {
         let now = Instant::now();
         let before = self.attempts.remove(&key);
         let mut refusals = 0;
         let mut retry_at = now + RECONCILE_INTERVAL;
         match outcome {
             Outcome::Written => {
-                self.metrics.patches.inc();
+                self.metrics.writes.inc();
                 self.metrics.duration.observe((now - sent).as_secs_f64());
                 self.recover();
             }
@@ -256,8 +253,7 @@ impl StatusWriter {
                 refusals = same.map_or(0, |attempt| attempt.refusals) + 1;
                 retry_at = now + refusal_delay(refusals);
                 if refusals == 1 {
-                    let (kind, name) = (key.kind.as_str(), &key.name);
-                    tracing::warn!(kind, %name, error, "The API server refuses a status");
+                    tracing::warn!(object = %key, error, "The API server refuses {}", O::SUBJECT);
                 }
             }
             Outcome::Busy { error, delay } => {
@@ -269,7 +265,7 @@ impl StatusWriter {
             }
             Outcome::TimedOut => {
                 self.metrics.timeouts.inc();
-                let seconds = self.patch_timeout.as_secs_f64();
+                let seconds = self.write_timeout.as_secs_f64();
                 self.pause(&format!("no response within {seconds} s"), None);
             }
         }
@@ -286,7 +282,7 @@ impl StatusWriter {
     fn recover(&mut self) {
         self.backoff.reset();
         if std::mem::take(&mut self.is_failing) {
-            tracing::info!("Resumed writing statuses");
+            tracing::info!("Resumed writing {}", O::SUBJECT);
         }
     }
 
@@ -294,7 +290,7 @@ impl StatusWriter {
         let delay = delay.unwrap_or_default().max(self.backoff.delay());
         self.resume_at = Instant::now() + delay;
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!(error, "Cannot write statuses; retrying");
+            tracing::warn!(error, "Cannot write {}; retrying", O::SUBJECT);
         }
     }
 }
@@ -325,6 +321,3 @@ fn refusal_delay(refusals: u32) -> Duration {
         .saturating_mul(1 << refusals.min(10))
         .min(MAX_REFUSAL_DELAY)
 }
-
-#[cfg(test)]
-mod tests;
