@@ -29,6 +29,7 @@ mod annotations;
 mod backend;
 mod connection_route;
 mod egress_network;
+mod external_slice;
 mod external_workload;
 mod filter;
 mod json;
@@ -47,10 +48,12 @@ mod server_route;
 mod service;
 
 pub use self::{
+    external_slice::{EXTERNAL_MANAGER, MANAGED_BY_LABEL},
     json::{Json, without_position},
     manifest::Manifest,
     object::{ObjectError, listed_object, object, reported_route, valid},
     pod::{default_policy, pod},
+    service::SERVICE_LABEL,
 };
 
 /// Why an object cannot be converted.

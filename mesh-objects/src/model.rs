@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 mod egress_network;
+mod external_slice;
 mod external_workload;
 mod listed;
 mod pod;
@@ -19,6 +20,11 @@ mod service;
 
 pub use self::{
     egress_network::{EgressNetwork, TrafficPolicy},
+    external_slice::{
+        AddressFamily, EndpointPort, ExternalEndpoint, ExternalKind, ExternalObject, ExternalSlice,
+        ExternalSpec, NamedPort, SelectedWorkload, SelectingService, TargetPort, TargetedPort,
+        WrittenSlice,
+    },
     external_workload::ExternalWorkload,
     listed::{
         ContainerError, Detail, ListedKind, ListedObject, PodDetail, PodPhase, ProfileDetail,
@@ -72,6 +78,8 @@ macro_rules! kinds {
             Listed(ListedKind),
             /// A kind of the status controller, which has a record of its own.
             Reported(ReportedKind),
+            /// A kind of the controller of EndpointSlices, which has a record of its own.
+            External(ExternalKind),
         }
 
         /// The record of an object.
@@ -80,6 +88,7 @@ macro_rules! kinds {
             $($kind(Arc<$record>),)+
             Listed(Arc<ListedObject>),
             Reported(Arc<ReportedObject>),
+            External(Arc<ExternalObject>),
         }
 
         impl Kind {
@@ -100,6 +109,7 @@ macro_rules! kinds {
                     $(Self::$kind => $group,)+
                     Self::Listed(kind) => kind.group(),
                     Self::Reported(kind) => kind.group(),
+                    Self::External(kind) => kind.group(),
                 }
             }
 
@@ -109,6 +119,7 @@ macro_rules! kinds {
                     $(Self::$kind => $name,)+
                     Self::Listed(kind) => kind.as_str(),
                     Self::Reported(kind) => kind.as_str(),
+                    Self::External(kind) => kind.as_str(),
                 }
             }
         }
@@ -119,6 +130,7 @@ macro_rules! kinds {
                     $(Self::$kind(object) => (Kind::$kind, &object.$($field).+),)+
                     Self::Listed(object) => (Kind::Listed(object.kind), &object.name),
                     Self::Reported(object) => (Kind::Reported(object.kind), &object.name),
+                    Self::External(object) => (Kind::External(object.kind), &object.name),
                 };
                 Key {
                     kind,

@@ -132,7 +132,7 @@ macro_rules! tables {
             fn object(&self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.$table.get(&key.name).cloned().map(Object::$kind),)+
-                    Kind::Listed(_) | Kind::Reported(_) => None,
+                    Kind::Listed(_) | Kind::Reported(_) | Kind::External(_) => None,
                 }
             }
 
@@ -141,15 +141,15 @@ macro_rules! tables {
                     $(Object::$kind(object) => {
                         self.$table.insert(name, object);
                     })+
-                    // Only for the metrics API and the status controller.
-                    Object::Listed(_) | Object::Reported(_) => {}
+                    // Only for the metrics API, and the controllers of statuses and slices.
+                    Object::Listed(_) | Object::Reported(_) | Object::External(_) => {}
                 }
             }
 
             fn take(&mut self, key: &Key) -> Option<Object> {
                 match key.kind {
                     $(Kind::$kind => self.$table.remove(&key.name).map(Object::$kind),)+
-                    Kind::Listed(_) | Kind::Reported(_) => None,
+                    Kind::Listed(_) | Kind::Reported(_) | Kind::External(_) => None,
                 }
             }
 

@@ -6,6 +6,7 @@ use mesh_k8s::kinds;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::external_slice::external_object;
 use super::{
     ConvertError, Json, Manifest, Metadata, authorization_policy, egress_network, endpoint_slice,
     external_workload, gateway_grpc_route, gateway_http_route, gateway_tcp_route,
@@ -95,6 +96,10 @@ pub fn object<M: Manifest>(kind: Kind, manifest: &M) -> Result<Object, ObjectErr
         Kind::Reported(kind) => {
             let object = reported::reported(kind, manifest, indexed).map_err(ObjectError::Read)?;
             Object::Reported(object.into())
+        }
+        Kind::External(kind) => {
+            let object = external_object(kind, manifest).map_err(ObjectError::Read)?;
+            Object::External(object.into())
         }
     })
 }

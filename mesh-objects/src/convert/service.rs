@@ -14,7 +14,7 @@ use crate::model::{
 };
 
 /// The label of an EndpointSlice with the name of its Service.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+pub const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 pub(crate) fn service(service: &K8sService) -> Service {
     let meta = &service.metadata;

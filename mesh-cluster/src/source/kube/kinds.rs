@@ -3,7 +3,7 @@
 use kube::core::{ApiResource, GroupVersionKind};
 use mesh_core::annotation::CONTROL_PLANE_NS;
 use mesh_core::rights::{self, Right};
-use mesh_objects::model::{Kind, ListedKind, ReportedKind};
+use mesh_objects::model::{ExternalKind, Kind, ListedKind, ReportedKind};
 
 use crate::api_server::WATCH_SECONDS;
 
@@ -11,8 +11,8 @@ use crate::api_server::WATCH_SECONDS;
 #[derive(Debug)]
 pub struct WatchedKind {
     pub kind: Kind,
-    /// Whether the watch has a second record of each object, with its status.
-    pub(super) reported: Option<ReportedKind>,
+    /// The kind of a second record of each object, for a controller that writes objects.
+    pub(super) second: Option<Kind>,
     /// Watch only objects with this label.
     label: Option<&'static str>,
     /// Whether the first batch waits until the API server serves the kind. Without the objects that
@@ -43,9 +43,9 @@ pub const DESTINATION: &[WatchedKind] = &[
     all(Kind::Node),
     all(Kind::ReplicaSet),
     all(Kind::Job),
-    all(Kind::Service),
-    all(Kind::EndpointSlice),
-    all(Kind::ExternalWorkload),
+    external(ExternalKind::Service),
+    external(ExternalKind::Slice),
+    external(ExternalKind::Workload),
     all(Kind::Server),
     all(Kind::ServiceProfile),
 ];
@@ -133,7 +133,8 @@ pub fn rights(watched: &[WatchedKind]) -> Vec<Right> {
     let definitions = are_defined(watched).then(|| rights::all(group, plural, read));
     let kinds = watched.iter().flat_map(|watched| {
         let (group, plural) = (watched.kind.group(), watched.api().plural);
-        let status = watched.reported.map(|_| format!("{plural}/status"));
+        let reported = matches!(watched.second, Some(Kind::Reported(_)));
+        let status = reported.then(|| format!("{plural}/status"));
         let patched = status.map(|status| rights::all(group, status, &["patch"]));
         rights::all(group, plural, read).chain(patched.into_iter().flatten())
     });
@@ -148,7 +149,7 @@ pub(super) fn are_defined(watched: &[WatchedKind]) -> bool {
 const fn all(kind: Kind) -> WatchedKind {
     WatchedKind {
         kind,
-        reported: None,
+        second: None,
         label: None,
         required: false,
         whole: false,
@@ -167,8 +168,16 @@ const fn required(kind: Kind) -> WatchedKind {
 const fn reported(reported: ReportedKind, kind: Kind) -> WatchedKind {
     WatchedKind {
         kind,
-        reported: Some(reported),
+        second: Some(Kind::Reported(reported)),
         ..all(kind)
+    }
+}
+
+/// A kind that decides about EndpointSlices of ExternalWorkloads.
+const fn external(external: ExternalKind) -> WatchedKind {
+    WatchedKind {
+        second: Some(Kind::External(external)),
+        ..all(external.indexed())
     }
 }
 
@@ -245,12 +254,14 @@ impl WatchedKind {
                 }
                 ListedKind::ServiceProfile => custom("serviceprofiles", &["v1alpha2"]),
             },
-            Kind::Reported(kind) => WatchedKind {
-                kind: kind.indexed(),
-                ..*self
-            }
-            .api(),
+            Kind::Reported(kind) => self.of(kind.indexed()).api(),
+            Kind::External(kind) => self.of(kind.indexed()).api(),
         }
+    }
+
+    /// Returns the same with another kind of record.
+    fn of(&self, kind: Kind) -> Self {
+        Self { kind, ..*self }
     }
 
     pub(super) fn config(&self) -> kube::runtime::watcher::Config {
@@ -349,7 +360,9 @@ mod tests {
                 Kind::GatewayTlsRoute => named::<kinds::TlsRoute>(),
                 Kind::GatewayTcpRoute => named::<kinds::TcpRoute>(),
                 Kind::EgressNetwork => named::<crd::EgressNetwork>(),
-                Kind::Listed(_) | Kind::Reported(_) => unreachable!("{watched:?}"),
+                Kind::Listed(_) | Kind::Reported(_) | Kind::External(_) => {
+                    unreachable!("{watched:?}")
+                }
             };
             let api = watched.api();
             let resource = api.resource(watched.kind, api.versions[0]);

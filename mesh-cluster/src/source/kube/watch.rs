@@ -35,8 +35,8 @@ pub(super) struct KindWatch {
     client: Client,
     watched: &'static WatchedKind,
     table: Table,
-    /// The second records of the objects, with their status.
-    reported: Option<Table>,
+    /// The second records of the objects.
+    second: Option<Table>,
     metrics: KindMetrics,
     messages: mpsc::Sender<WatchMessage>,
     seen: SeenVersions,
@@ -84,9 +84,7 @@ impl KindWatch {
             client,
             watched,
             table: Table::new(watched.kind),
-            reported: watched
-                .reported
-                .map(|kind| Table::new(Kind::Reported(kind))),
+            second: watched.second.map(Table::new),
             metrics,
             messages,
             seen,
@@ -230,9 +228,9 @@ impl KindWatch {
                     continue;
                 }
                 Event::InitApply(object) => {
-                    if let Some(reported) = &mut self.reported {
-                        let listed = reported.list(with_types(&object, &types));
-                        self.log_invalid(listed.err());
+                    if let Some(second) = &mut self.second {
+                        // The first record of an invalid object is logged.
+                        let _invalid = second.list(with_types(&object, &types));
                     }
                     let listed = self.table.list(object);
                     self.log_invalid(listed.err());
@@ -246,14 +244,13 @@ impl KindWatch {
                     self.metrics.synced.set(1);
                 }
                 Event::Apply(object) => {
-                    let reported = self.reported.as_mut();
-                    let reported = reported.map(|table| table.apply(with_types(&object, &types)));
-                    let mut changes = Vec::new();
-                    for applied in reported.into_iter().chain([self.table.apply(object)]) {
-                        match applied {
-                            Ok(change) => changes.extend(change),
-                            Err(invalid) => self.log_invalid(Some(invalid)),
-                        }
+                    let second = self.second.as_mut();
+                    let second = second.map(|table| table.apply(with_types(&object, &types)));
+                    let second = second.and_then(Result::ok).flatten();
+                    let mut changes: Vec<Change> = second.into_iter().collect();
+                    match self.table.apply(object) {
+                        Ok(change) => changes.extend(change),
+                        Err(invalid) => self.log_invalid(Some(invalid)),
                     }
                     self.report(changes, false).await?;
                 }
@@ -326,7 +323,7 @@ impl KindWatch {
     }
 
     fn tables(&mut self) -> impl Iterator<Item = &mut Table> {
-        std::iter::once(&mut self.table).chain(&mut self.reported)
+        std::iter::once(&mut self.table).chain(&mut self.second)
     }
 
     fn events(
