@@ -40,7 +40,7 @@ mod watch;
 mod writes;
 
 pub use self::path::Class;
-pub use self::writes::{Claim, StatusWrite};
+pub use self::writes::{Claim, SLICE_LEASE, STATUS_LEASE, Write};
 
 /// An API server. Clones are the same one.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ struct State {
     processes: BTreeMap<IpAddr, usize>,
     requests: Vec<Received>,
     claims: Vec<Claim>,
-    status_writes: Vec<StatusWrite>,
+    writes: Vec<Write>,
     /// Whether it restarts.
     is_down: bool,
     /// When the API server has gone back in time.
@@ -139,7 +139,7 @@ impl ApiServer {
             processes: BTreeMap::new(),
             requests: Vec::new(),
             claims: Vec::new(),
-            status_writes: Vec::new(),
+            writes: Vec::new(),
             is_down: false,
             restorations: Vec::new(),
             page,
@@ -211,9 +211,10 @@ impl ApiServer {
         let number = self.0.state.borrow_mut().receive(Received {
             process,
             class,
-            // The check for an older state is a request of its own.
-            path: match query.limit {
-                Some(1) => format!("{text}?limit=1"),
+            // The check for an older state is a request of its own, and so is a list for a name.
+            path: match (query.limit, &query.fields) {
+                (Some(1), _) => format!("{text}?limit=1"),
+                (_, Some(fields)) => format!("{text}?fieldSelector={fields}"),
                 _ => text.clone(),
             },
             sent,
@@ -271,18 +272,23 @@ impl ApiServer {
         };
         let (status, value) = match parts.method {
             Method::GET => self.0.state.borrow().read(&read),
-            Method::PATCH | Method::POST => {
-                let patch = serde_json::from_slice(&body).unwrap_or_default();
+            method => {
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let origin = (process, sent);
-                let written = self
-                    .0
-                    .state
-                    .borrow_mut()
-                    .patch(&path, &patch, is_apply, origin);
+                let mut state = self.0.state.borrow_mut();
+                let is_event = path
+                    .resource()
+                    .is_some_and(|it| it.api().plural == "events");
+                let written = match method {
+                    Method::POST | Method::PUT if !is_event => state.put(&path, body, origin),
+                    Method::PATCH | Method::POST => state.patch(&path, &body, is_apply, origin),
+                    Method::DELETE => state.remove(&path, &body, origin),
+                    _ => (405, failure(405)),
+                };
+                drop(state);
                 self.0.changed.notify_waiters();
                 written
             }
-            _ => (405, failure(405)),
         };
         if answer == Some(Answer::Half) {
             faulty(Answer::Half);
@@ -396,6 +402,14 @@ impl ApiServer {
         spawn_local(async move {
             sleep(lasting).await;
             let mut state = api.0.state.borrow_mut();
+            // Watches get every change that they have missed.
+            let lagged = state.lags_at.take().unwrap_or_default();
+            let missed = state.store.since(lagged).iter();
+            let missed: Vec<u64> = missed.map(|commit| commit.version).collect();
+            for version in missed {
+                state.lags_at = Some(version);
+                state.record();
+            }
             state.lags_at = None;
             state.record();
             drop(state);
@@ -429,8 +443,8 @@ impl ApiServer {
         self.0.state.borrow().restorations.clone()
     }
 
-    pub fn status_writes(&self) -> Ref<'_, Vec<StatusWrite>> {
-        Ref::map(self.0.state.borrow(), |state| &state.status_writes)
+    pub fn writes(&self) -> Ref<'_, Vec<Write>> {
+        Ref::map(self.0.state.borrow(), |state| &state.writes)
     }
 
     pub fn objects(&self) -> Objects {

@@ -85,7 +85,11 @@ pub fn fixed() -> [Value; 1] {
 fn service(name: &str, ip: &str, _marker: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
-        "spec": { "clusterIP": ip, "ports": [{ "name": "http", "port": 80 }] },
+        "spec": {
+            "clusterIP": ip,
+            "selector": { "app": name },
+            "ports": [{ "name": "http", "port": 80 }],
+        },
     })
 }
 
@@ -283,6 +287,7 @@ fn workload(marker: &str) -> Value {
             "ports": [{ "name": "http", "port": 8080 }],
             "workloadIPs": [{ "ip": "192.0.2.1" }],
         },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
     })
 }
 

@@ -37,10 +37,10 @@ pub enum Promise {
     Decides,
     /// The generations of an object appear to a client in an order that was served.
     Follows,
-    /// Only the holder of the Lease writes statuses.
+    /// Only the holder of the Lease writes.
     HasOneWriter,
-    /// In time after the last fault, every status is the one that a fresh controller writes.
-    WritesStatuses,
+    /// In time after the last fault, every status and every slice is the one of a fresh controller.
+    WritesRightly,
     /// No process asks faster than its back-off allows.
     BacksOff,
 }
@@ -64,7 +64,7 @@ pub fn judge(record: &Record) -> Vec<Problem> {
         (Promise::Decides, reviews(record)),
         (Promise::Follows, unordered.collect()),
         (Promise::HasOneWriter, writers(record)),
-        (Promise::WritesStatuses, statuses(record)),
+        (Promise::WritesRightly, wrong_writes(record)),
         (Promise::BacksOff, rates(record)),
     ];
     let problems = judged.into_iter().flat_map(|(promise, texts)| {
@@ -154,28 +154,28 @@ fn order(record: &Record, seen: &Seen) -> Option<String> {
     None
 }
 
-/// Only the last process that has claimed the Lease writes statuses, and no other claims it while a
-/// write may be on its way.
+/// Only the last process that has claimed the Lease writes, and no other claims it while a write
+/// may be on its way.
 fn writers(record: &Record) -> Vec<String> {
     let mut problems = Vec::new();
-    for write in &record.status_writes {
+    for write in &record.writes {
         let (by, at) = (write.process, write.at);
+        let claims = || record.claims.iter().filter(|it| it.lease == write.lease());
         let is_before = |claim: &&Claim| claim.at <= write.sent;
-        let last = record.claims.iter().rev().find(is_before);
+        let last = claims().rev().find(is_before);
         if !last.is_some_and(|last| last.process == by && last.holds) {
             problems.push(format!(
-                "process {by} writes the status of {} at {at:?} without the Lease: {last:?}",
-                write.id
+                "process {by} writes {write} at {at:?} without the Lease: {last:?}"
             ));
         }
         let ends = write.at.min(write.sent + WRITE);
-        let other = record.claims.iter().find(|claim| {
+        let other = claims().find(|claim| {
             claim.process != by && claim.holds && claim.at > write.sent && claim.at < ends
         });
         if let Some(other) = other {
             problems.push(format!(
-                "process {} claims the Lease at {:?} while process {by} writes the status of {}",
-                other.process, other.at, write.id
+                "process {} claims the Lease at {:?} while process {by} writes {write}",
+                other.process, other.at
             ));
         }
     }
@@ -187,12 +187,12 @@ fn writers(record: &Record) -> Vec<String> {
 /// server that has gone back in time when it reads the Lease.
 fn holders(record: &Record) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut last: BTreeMap<usize, &Claim> = BTreeMap::new();
+    let mut last: BTreeMap<(&str, usize), &Claim> = BTreeMap::new();
     for claim in &record.claims {
         let others = last
             .iter()
-            .filter(|(process, _)| **process != claim.process);
-        for (process, before) in others {
+            .filter(|((lease, process), _)| *lease == claim.lease && *process != claim.process);
+        for ((lease, process), before) in others {
             let has_learned = record.requests.iter().any(|request| {
                 request.process == *process
                     && request.class == Class::Lease
@@ -217,23 +217,23 @@ fn holders(record: &Record) -> Vec<String> {
             let ends = before.sent + HOLD;
             if claim.holds && before.holds && claim.at < ends && !has_learned {
                 problems.push(format!(
-                    "process {} claims the Lease at {:?}, which process {process} holds until {ends:?}",
+                    "process {} claims Lease {lease} at {:?}, which process {process} holds until {ends:?}",
                     claim.process, claim.at
                 ));
             }
         }
-        last.insert(claim.process, claim);
+        last.insert((&claim.lease, claim.process), claim);
     }
     problems
 }
 
-fn statuses(record: &Record) -> Vec<String> {
-    let writes = record.status_writes.iter();
+fn wrong_writes(record: &Record) -> Vec<String> {
+    let writes = record.writes.iter();
     let wrong = writes.filter(|write| write.at > record.taken_over);
     wrong
         .map(|write| {
-            let (id, status) = (&write.id, &write.status);
-            format!("the status of {id} was wrong: a fresh controller writes {status}")
+            let value = &write.value;
+            format!("{write} was wrong: a fresh controller writes {value}")
         })
         .collect()
 }

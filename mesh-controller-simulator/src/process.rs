@@ -206,7 +206,7 @@ impl Controlled {
     fn command(&self) -> Command {
         let name = format!("--replica-name=replica-{}", self.0.number);
         let arguments: &[&str] = match self.0.controller {
-            Controller::Destination => &["destination"],
+            Controller::Destination => &["destination", &name],
             Controller::Policy => &["policy", &name],
             Controller::Injector => &["proxy-injector"],
         };

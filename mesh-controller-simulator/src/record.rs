@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mesh_cluster::webhook::AdmissionDecision;
 
-use crate::api::{Claim, Received, StatusWrite};
+use crate::api::{Claim, Received, Write};
 use crate::client::{Observation, State, Target};
 use crate::history::Change;
 
@@ -14,7 +14,7 @@ pub struct Record {
     pub changes: Vec<Change>,
     pub requests: Vec<Received>,
     pub claims: Vec<Claim>,
-    pub status_writes: Vec<StatusWrite>,
+    pub writes: Vec<Write>,
     pub restorations: Vec<Duration>,
     pub clients: Vec<Seen>,
     /// Pairs of a client and one of a fresh controller, at the end.

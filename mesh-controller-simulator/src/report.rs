@@ -47,12 +47,12 @@ pub fn timeline(script: &Script, record: &Record) -> Vec<String> {
         let (process, sent) = (name(claim.process), claim.sent);
         lines.push((
             claim.at,
-            format!("{process} {what} the Lease, sent at {sent:?}"),
+            format!("{process} {what} Lease {}, sent at {sent:?}", claim.lease),
         ));
     }
-    for write in &record.status_writes {
-        let (process, id) = (name(write.process), &write.id);
-        lines.push((write.at, format!("{process} writes the status of {id}")));
+    for write in &record.writes {
+        let process = name(write.process);
+        lines.push((write.at, format!("{process} writes {write}")));
     }
     for seen in &record.clients {
         for observation in &seen.observed {

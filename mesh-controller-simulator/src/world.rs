@@ -126,7 +126,7 @@ async fn play(script: &Script) -> Record {
     let taken_over = start.elapsed();
     let writers = processes.iter();
     writers
-        .filter(|it| it.controller() == Controller::Policy)
+        .filter(|it| it.controller() != Controller::Injector)
         .for_each(Controlled::kill);
     sleep(TAKE_OVER).await;
     let seen = clients.iter().chain(&judges).map(|client| Seen {
@@ -141,7 +141,7 @@ async fn play(script: &Script) -> Record {
         changes: api.history().changes().to_vec(),
         requests: api.requests().clone(),
         claims: api.claims().clone(),
-        status_writes: api.status_writes().clone(),
+        writes: api.writes().clone(),
         restorations: api.restorations(),
         clients: seen.collect(),
         ends,
@@ -255,7 +255,7 @@ fn hash(record: &Record) -> u64 {
     for claim in &record.claims {
         (claim.at, claim.sent, claim.process, claim.holds).hash(&mut hasher);
     }
-    for write in &record.status_writes {
+    for write in &record.writes {
         (write.at, write.sent, write.process, write.id.to_string()).hash(&mut hasher);
     }
     hasher.finish()

@@ -26,6 +26,7 @@ pub(super) struct Query {
     pub(super) bookmarks: bool,
     /// The key of a label that must exist.
     pub(super) label: Option<String>,
+    pub(super) fields: Option<String>,
 }
 
 /// The purpose of a request.
@@ -96,6 +97,7 @@ impl Query {
                 "timeoutSeconds" => parsed.seconds = value.parse().ok(),
                 "allowWatchBookmarks" => parsed.bookmarks = value == "true",
                 "labelSelector" => parsed.label = Some(value.into_owned()),
+                "fieldSelector" => parsed.fields = Some(value.into_owned()),
                 _ => {}
             }
         }

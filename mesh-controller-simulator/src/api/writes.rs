@@ -1,5 +1,6 @@
 //! Writes: of the script, and of the controllers.
 
+use std::fmt;
 use std::time::Duration;
 
 use mesh_test_support::kube_api::merge;
@@ -15,18 +16,51 @@ pub struct Claim {
     pub at: Duration,
     pub sent: Duration,
     pub process: usize,
+    /// The name of the Lease.
+    pub lease: String,
     /// Whether the process holds the Lease after it.
     pub holds: bool,
 }
 
-/// A write of a status that has changed it.
+/// A write of a controller that has changed a status or an EndpointSlice.
 #[derive(Clone, Debug)]
-pub struct StatusWrite {
+pub struct Write {
     pub at: Duration,
     pub sent: Duration,
     pub process: usize,
     pub id: Id,
-    pub status: Value,
+    /// The written status or slice; null for a deletion.
+    pub value: Value,
+}
+
+/// The Lease of the writer of statuses.
+pub const STATUS_LEASE: &str = "policy-controller-write";
+
+/// The Lease of the writer of EndpointSlices.
+pub const SLICE_LEASE: &str = "linkerd-destination-endpoint-write";
+
+impl Write {
+    /// Returns the Lease that its process has to hold.
+    pub fn lease(&self) -> &'static str {
+        if is_slice(&self.id) {
+            SLICE_LEASE
+        } else {
+            STATUS_LEASE
+        }
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lease() {
+            SLICE_LEASE => write!(f, "{}", self.id),
+            _ => write!(f, "the status of {}", self.id),
+        }
+    }
+}
+
+fn is_slice(id: &Id) -> bool {
+    id.resource.api().plural == "endpointslices"
 }
 
 impl State {
@@ -50,6 +84,65 @@ impl State {
             self.store.commit(id.clone(), None, skipped);
             self.record();
         }
+    }
+
+    /// Creates an object, or replaces the version that it names. Returns the status and the body of
+    /// the response.
+    pub(super) fn put(
+        &mut self,
+        path: &Path,
+        object: Value,
+        (process, sent): (usize, Duration),
+    ) -> (u16, Value) {
+        let creates = matches!(path, Path::Objects { .. });
+        let id = Id::of(&object);
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        match self.store.get(&id) {
+            Some(_) if creates => return (409, failure(409)),
+            None if !creates => return (404, failure(404)),
+            Some(before) if version(before) != version(&object) => return (409, failure(409)),
+            _ => {}
+        }
+        self.commit_of(process, sent, id, Some(object))
+    }
+
+    /// Deletes the version of an object that the preconditions name.
+    pub(super) fn remove(
+        &mut self,
+        path: &Path,
+        options: &Value,
+        (process, sent): (usize, Duration),
+    ) -> (u16, Value) {
+        let Path::Object { id, .. } = path else {
+            return (405, failure(405));
+        };
+        let Some(before) = self.store.get(id) else {
+            return (404, failure(404));
+        };
+        let required = &options["preconditions"]["resourceVersion"];
+        if !required.is_null() && *required != before["metadata"]["resourceVersion"] {
+            return (409, failure(409));
+        }
+        self.commit_of(process, sent, id.clone(), None)
+    }
+
+    fn commit_of(
+        &mut self,
+        process: usize,
+        sent: Duration,
+        id: Id,
+        object: Option<Value>,
+    ) -> (u16, Value) {
+        self.writes.push(Write {
+            at: self.now(),
+            sent,
+            process,
+            id: id.clone(),
+            value: object.clone().unwrap_or_default(),
+        });
+        let after = self.store.commit(id, object, 0);
+        self.record();
+        (200, after.unwrap_or_else(|| json!({ "kind": "Status" })))
     }
 
     /// Returns the status and the body of the response.
@@ -95,16 +188,17 @@ impl State {
                 at,
                 sent,
                 process,
+                lease: id.name.clone(),
                 holds: holds(&after),
             });
         }
         if *is_status {
-            self.status_writes.push(StatusWrite {
+            self.writes.push(Write {
                 at,
                 sent,
                 process,
                 id: id.clone(),
-                status: after["status"].clone(),
+                value: after["status"].clone(),
             });
         }
         let after = self.store.commit(id.clone(), Some(after), 0);

@@ -1,7 +1,7 @@
 //! Each promise is found broken.
 
 use super::*;
-use crate::api::{Claim, Received, StatusWrite};
+use crate::api::{Claim, Received, STATUS_LEASE, Write};
 use crate::client::Observation;
 use crate::history::Change;
 use crate::store::Id;
@@ -115,14 +115,15 @@ fn second_writer_is_found() {
         at: at(seconds),
         sent: at(seconds),
         process,
+        lease: STATUS_LEASE.into(),
         holds,
     };
-    let write = |sent, arrived, process| StatusWrite {
+    let write = |sent, arrived, process| Write {
         at: at(arrived),
         sent: at(sent),
         process,
         id: id(),
-        status: serde_json::Value::Null,
+        value: serde_json::Value::Null,
     };
     for (claims, writes, is_right) in [
         (vec![claim(1.0, 1, true)], write(2.0, 2.0, 1), true),
@@ -153,7 +154,7 @@ fn second_writer_is_found() {
     ] {
         let record = Record {
             claims,
-            status_writes: vec![writes],
+            writes: vec![writes],
             taken_over: at(100.0),
             ..Record::default()
         };
@@ -166,11 +167,11 @@ fn second_writer_is_found() {
     }
     let late = Record {
         claims: vec![claim(1.0, 1, true)],
-        status_writes: vec![write(2.0, 2.0, 1)],
+        writes: vec![write(2.0, 2.0, 1)],
         taken_over: at(1.5),
         ..Record::default()
     };
-    check(&late, &[Promise::WritesStatuses]);
+    check(&late, &[Promise::WritesRightly]);
 }
 
 #[test]
