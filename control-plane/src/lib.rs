@@ -9,6 +9,7 @@
 pub mod bootstrap;
 pub mod config;
 pub mod daemon;
+mod external_slices;
 mod heartbeat;
 pub mod identity;
 pub mod index;

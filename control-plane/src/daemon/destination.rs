@@ -1,18 +1,32 @@
 //! The destination controller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use mesh_cluster::daemon::{Daemon, DaemonError, listen};
+use mesh_cluster::api_server::LeaseSettings;
+use mesh_cluster::daemon::{Daemon, DaemonError, connect, listen};
+use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds;
 use mesh_core::endpoint::Http2Params;
 use mesh_core::identity::trust_domain;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tonic::service::Routes;
 
-use super::{export_watched, rights};
+use super::{COMPONENT, export_watched, rights, write_objects};
 use crate::config::{Destination, TransportMode};
+use crate::external_slices::ExternalSlices;
 use crate::index::{DestinationIndex, DestinationSettings};
 use crate::serve::{DestinationService, GrpcServer};
+
+/// The Lease of the replica that writes EndpointSlices, as in Linkerd.
+const LEASE: &str = "linkerd-destination-endpoint-write";
+
+/// The Deployment of the destination controller, which owns the Lease.
+const DEPLOYMENT: &str = "linkerd-destination";
+
+/// How long a write of a slice may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(config: Destination) -> Result<(), DaemonError> {
     let mut daemon = Daemon::new()?;
@@ -44,20 +58,56 @@ pub(crate) async fn start(
         ],
         DestinationIndex::watched,
     );
-    let (kinds, apply) = (kinds::DESTINATION, DestinationIndex::apply_received);
+    // Slices in directories are complete as they are.
+    let writes_slices = config.source.dirs.is_empty();
+    let (slices, objects) = watch::channel(Arc::<ExternalSlices>::default());
+    let apply = move |index: &mut DestinationIndex, received: Received| {
+        if writes_slices && ExternalSlices::may_depend_on(&received.batch) {
+            slices.send_modify(|slices| Arc::make_mut(slices).apply(&received.batch));
+        }
+        index.apply_received(received);
+    };
     let read = daemon.read_source(
         config.source.clone(),
         ("mesh-controller destination", rights::destination()),
-        kinds,
+        kinds::DESTINATION,
         &index,
         apply,
     );
     if !read.await? {
         return Ok(None);
     }
+    if writes_slices {
+        write_slices(daemon, config, objects).await?;
+    }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let service = DestinationService::new(index, daemon.watch.clone(), &calls);
     Ok(Some(Routes::new(GrpcServer::new(service))))
+}
+
+/// Starts the writer of ExternalWorkloads' EndpointSlices. The objects are complete at this time,
+/// so that no slice is deleted because its Service has not been read yet.
+async fn write_slices(
+    daemon: &Daemon,
+    config: &Destination,
+    objects: watch::Receiver<Arc<ExternalSlices>>,
+) -> Result<(), DaemonError> {
+    let client = connect(
+        &config.source.cluster,
+        "mesh-controller destination-endpoints",
+        rights::destination(),
+    )
+    .await?;
+    let lease = LeaseSettings {
+        namespace: config.controller_namespace.clone(),
+        name: LEASE,
+        component: COMPONENT,
+        deployment: DEPLOYMENT.to_owned(),
+        claimant: config.replica.claimant(),
+        field_manager: "destination",
+    };
+    write_objects(daemon, &client, lease, objects, WRITE_TIMEOUT);
+    Ok(())
 }
 
 fn settings(config: &Destination) -> DestinationSettings {

@@ -9,7 +9,7 @@ use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::managed::{self, RegistrationKind};
 use mesh_core::rights::{self, Right};
 
-use crate::injector;
+use crate::{external_slices, injector};
 
 pub(super) fn identity() -> Vec<Right> {
     let (source, record) = (
@@ -32,7 +32,10 @@ pub(super) fn identity() -> Vec<Right> {
 const BASIC: (&str, &str) = ("authorization.k8s.io", "selfsubjectaccessreviews");
 
 pub(super) fn destination() -> Vec<Right> {
-    kinds::rights(kinds::DESTINATION)
+    let lease = lease_rights("linkerd-destination-endpoint-write", "linkerd-destination");
+    let watched = kinds::rights(kinds::DESTINATION).into_iter();
+    let rights = watched.chain(lease);
+    rights.chain(external_slices::rights()).collect()
 }
 
 pub(super) fn policy() -> Vec<Right> {
