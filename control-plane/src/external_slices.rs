@@ -12,4 +12,7 @@ mod desired;
 mod manifest;
 mod objects;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use self::objects::{ExternalSlices, rights};

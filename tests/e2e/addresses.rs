@@ -10,6 +10,12 @@ const NAMESPACE: &str = "addresses";
 
 const MANIFEST: &str = include_str!("addresses.yaml");
 
+/// An ExternalWorkload with the address of the server.
+const MACHINE: &str = include_str!("machine.yaml");
+
+/// The EndpointSlices of ExternalWorkloads.
+const MACHINE_SLICES: &str = "endpointslices -n addresses -l endpointslice.kubernetes.io/managed-by=linkerd-external-workloads-controller";
+
 /// The identity that the server receives for the meshed client, if the client's proxy resolves the
 /// address to a pod.
 const CLIENT: &str = "client.addresses.serviceaccount.identity.linkerd.cluster.local";
@@ -42,6 +48,12 @@ fn pods_are_reachable_by_every_address() {
     for workload in ["server", "host", "meshed", "unmeshed"] {
         cluster.rolled_out(NAMESPACE, &format!("deployment/{workload}"));
     }
+    let server = cluster
+        .pods(&format!("-n {NAMESPACE} -l app=server"))
+        .remove(0);
+    let server_ip = server["status"]["podIP"].as_str().expect("an address");
+    cluster.apply(&MACHINE.replace("MACHINE_IP", server_ip));
+    set_machine_ready(&cluster, "True");
     let cases = cases(&cluster);
     for client in ["meshed", "unmeshed"] {
         let target = |case: &AddressCase| {
@@ -77,7 +89,54 @@ fn pods_are_reachable_by_every_address() {
         );
     }
     assert_agent_can_only_patch_own_node(&cluster);
+    assert_slices_follow_machine(&cluster);
     cluster.delete_namespace(NAMESPACE);
+}
+
+/// Sets the condition that says whether the machine is an endpoint.
+fn set_machine_ready(cluster: &Cluster, status: &str) {
+    let condition = json!({"type": "Ready", "status": status});
+    let status = json!({"status": {"conditions": [condition]}});
+    cluster.kubectl(format!(
+        "patch externalworkload/vm -n {NAMESPACE} --subresource=status --type=merge -p {status}"
+    ));
+}
+
+fn assert_slices_follow_machine(cluster: &Cluster) {
+    let expect = |what: &str, expected: &[Value]| {
+        eventually(what, || {
+            let slices = cluster.list(MACHINE_SLICES);
+            let found: Vec<Value> = slices
+                .iter()
+                .map(|slice| {
+                    let endpoint = &slice["endpoints"][0];
+                    let owner = &slice["metadata"]["ownerReferences"][0]["name"];
+                    json!([
+                        owner,
+                        endpoint["hostname"],
+                        endpoint["zone"],
+                        endpoint["conditions"]["ready"]
+                    ])
+                })
+                .collect();
+            let is_complete =
+                found.len() == expected.len() && expected.iter().all(|slice| found.contains(slice));
+            is_complete
+                .then_some(())
+                .ok_or_else(|| format!("{found:?}, expected {expected:?}"))
+        });
+    };
+    let slices = |is_ready: bool| {
+        [
+            json!(["machines", null, "east", is_ready]),
+            json!(["machine-names", "vm", "east", is_ready]),
+        ]
+    };
+    expect("each Service of the machine has a slice", &slices(true));
+    set_machine_ready(cluster, "False");
+    expect("the machine is not ready", &slices(false));
+    cluster.kubectl(format!("delete externalworkload/vm -n {NAMESPACE}"));
+    expect("the machine has left its Services", &[]);
 }
 
 fn cases(cluster: &Cluster) -> Vec<AddressCase> {
@@ -115,6 +174,13 @@ fn cases(cluster: &Cluster) -> Vec<AddressCase> {
         case(
             "headless",
             "headless.addresses.svc.cluster.local",
+            (8080, 9000),
+            true,
+        ),
+        case("machine", &cluster_ip("machines"), (80, 9000), true),
+        case(
+            "machine-name",
+            "vm.machine-names.addresses.svc.cluster.local",
             (8080, 9000),
             true,
         ),

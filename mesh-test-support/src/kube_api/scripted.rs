@@ -1,5 +1,5 @@
-//! An API server in memory, for tests of clients that write: objects by path, merge patches,
-//! resource versions, and faults for each client.
+//! An API server in memory, for tests of clients that write: objects by path, resource versions,
+//! and faults for each client.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -138,12 +138,71 @@ impl ScriptedApi {
                 let body: Value = serde_json::from_slice(&body).expect("a patch");
                 self.patch(client, path, query, &body, is_apply)
             }
+            Method::POST | Method::PUT => {
+                let object: Value = serde_json::from_slice(&body).expect("an object");
+                let creates = parts.method == Method::POST;
+                self.write(client, path, query, object, creates)
+            }
+            Method::DELETE => {
+                let options = serde_json::from_slice(&body).unwrap_or_default();
+                self.delete_version(&path, &options)
+            }
             method => panic!("{method} {path}"),
         };
         if let Some(Fault::ResponseLost) = fault {
             std::future::pending::<()>().await;
         }
         response
+    }
+
+    /// Creates an object in a collection, or replaces the version that it names.
+    fn write(
+        &self,
+        client: &'static str,
+        path: String,
+        query: String,
+        mut object: Value,
+        creates: bool,
+    ) -> Response<Full<Bytes>> {
+        let mut state = self.0.lock();
+        let name = object["metadata"]["name"].as_str().expect("a name");
+        let path = if creates {
+            format!("{path}/{name}")
+        } else {
+            path
+        };
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        match state.objects.get(&path) {
+            Some(_) if creates => return failure(StatusCode::CONFLICT, "the object exists"),
+            None if !creates => return found(None),
+            Some(before) if version(before) != version(&object) => {
+                return failure(StatusCode::CONFLICT, "the object has been modified");
+            }
+            _ => {}
+        }
+        state.writes.push(Write {
+            client,
+            path: path.clone(),
+            query,
+            body: object.clone(),
+        });
+        state.version += 1;
+        object["metadata"]["resourceVersion"] = state.version.to_string().into();
+        state.objects.insert(path, object.clone());
+        response(StatusCode::OK, &object)
+    }
+
+    /// Deletes an object, if it still has the version of the preconditions.
+    fn delete_version(&self, path: &str, options: &Value) -> Response<Full<Bytes>> {
+        let mut state = self.0.lock();
+        let Some(object) = state.objects.get(path) else {
+            return found(None);
+        };
+        let required = &options["preconditions"]["resourceVersion"];
+        if !required.is_null() && *required != object["metadata"]["resourceVersion"] {
+            return failure(StatusCode::CONFLICT, "the object has been modified");
+        }
+        found(state.objects.remove(path))
     }
 
     fn patch(
