@@ -46,7 +46,10 @@ fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
         return;
     }
     let selected: Vec<Workload<'_>> = pods.filter(|pod| pod.is_selected_by(&selector)).collect();
-    let Some(first) = selected.first() else {
+    let external = objects.external_workloads(&service.namespace);
+    let external: Vec<&Object> = external.filter(|it| it.has_labels(&selector)).collect();
+    let first = selected.first().map(|pod| pod.object);
+    let Some(owner) = first.or(external.first().copied()) else {
         findings.push(Finding::new(
             service,
             "spec.selector",
@@ -61,25 +64,49 @@ fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
     };
     for (at, port) in service.list("ports").iter().enumerate() {
         let target = target(port);
-        if !is_tcp(port) || selected.iter().any(|pod| pod.may_listen_on(target)) {
+        if !is_tcp(port)
+            || selected.iter().any(|pod| pod.may_listen_on(target))
+            || external.iter().any(|it| may_have_port(it, target))
+        {
             continue;
         }
         let what = match target.as_str() {
             Some(name) => format!("a TCP port with the name {name:?}"),
             None => format!("TCP port {target}, though they have others"),
         };
-        let owner = first.object;
+        let (part, fix) = if first.is_some() {
+            (
+                "container of {} declares",
+                "use the name or the number of a container's port, or declare the port in the container",
+            )
+        } else {
+            (
+                "port of {} is",
+                "use the name of a port of the ExternalWorkload, or add the port there",
+            )
+        };
+        let part = part.replace("{}", &format!("{} {}", owner.kind, owner.name));
         findings.push(Finding::new(
             service,
             format!("spec.ports[{at}].targetPort"),
             "no-such-port",
             format!(
-                "no container of {} {} declares {what}, so connections to port {} fail",
-                owner.kind, owner.name, port["port"]
+                "no {part} {what}, so connections to port {} fail",
+                port["port"]
             ),
-            "use the name or the number of a container's port, or declare the port in the container",
+            fix,
         ));
     }
+}
+
+/// Returns whether a Service's connections may reach a port of a machine, which may listen on any
+/// number.
+fn may_have_port(workload: &Object, target: &Value) -> bool {
+    let Some(name) = target.as_str() else {
+        return true;
+    };
+    let mut ports = workload.list("ports").iter();
+    ports.any(|port| is_tcp(port) && text(&port["name"]) == name)
 }
 
 /// Reports annotations of requests that the policy controller ignores.

@@ -174,6 +174,13 @@ pub(super) const CONFIG: Category = Category {
         )
         .explained_by(&[NOT_RUNNING, NOT_WORKING]),
         Check::new(
+            "endpoint-writer",
+            "a replica writes the EndpointSlices of ExternalWorkloads",
+            "kubectl -n {ns} logs deployment/linkerd-destination -c destination",
+            claims::endpoint_writer,
+        )
+        .explained_by(&[NOT_RUNNING, NOT_WORKING]),
+        Check::new(
             "extension-namespaces",
             "each extension has one namespace",
             "kubectl get namespaces -L linkerd.io/extension",

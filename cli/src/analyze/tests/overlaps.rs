@@ -232,9 +232,41 @@ fn policies_and_authorizations_with_the_same_clients_are_found() {
     }
 }
 
+const MACHINE: &str = "\napiVersion: workload.linkerd.io/v1beta1\nkind: ExternalWorkload\nmetadata: {name: vm, namespace: shop, labels: {app: vm}}\nspec: {meshTLS: {identity: vm, serverName: vm}, ports: [{name: http, port: 80}]}\n";
+
+#[test]
+fn services_of_external_workloads_are_analyzed() {
+    let service = |app: &str, port: &str| {
+        format!(
+            "{MACHINE}---\napiVersion: v1\nkind: Service\nmetadata: {{name: vms, namespace: shop}}\nspec: {{clusterIP: 10.0.0.9, selector: {{app: {app}}}, ports: [{{port: 80, targetPort: {port}}}]}}\n"
+        )
+    };
+    for port in ["http", "8080"] {
+        assert_eq!(findings(&service("vm", port)), [], "{port}");
+    }
+    check(
+        &service("vm", "admin"),
+        [
+            "no-such-port",
+            "Service shop/vms",
+            "spec.ports[0].targetPort",
+            "no port of ExternalWorkload vm is a TCP port with the name \"admin\"",
+        ],
+    );
+    check(
+        &service("wm", "http"),
+        [
+            "selects-nothing",
+            "Service shop/vms",
+            "spec.selector",
+            "selects no pods of namespace shop",
+        ],
+    );
+}
+
 #[test]
 fn servers_of_external_workloads_are_analyzed() {
-    let external = "\napiVersion: workload.linkerd.io/v1beta1\nkind: ExternalWorkload\nmetadata: {name: vm, namespace: shop, labels: {app: vm}}\nspec: {meshTLS: {identity: vm, serverName: vm}, ports: [{name: http, port: 80}]}\n";
+    let external = MACHINE;
     let of_vms = |name: &str, app: &str, port: &str| {
         server(
             name,

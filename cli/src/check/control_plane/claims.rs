@@ -1,5 +1,5 @@
-//! What the control plane and its extensions claim while they run: the lease of the status writer,
-//! and the namespaces of extensions.
+//! What the control plane and its extensions claim while they run: the leases of writers, and the
+//! namespaces of extensions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,46 @@ use super::super::system;
 use crate::certificate::format_duration;
 use crate::facts::{Facts, fact_ref};
 
-/// The lease of the replica that writes the statuses of routes, as in Linkerd.
-const WRITER_LEASE: &str = "policy-controller-write";
+/// What a replica of a controller writes while it holds a lease.
+struct Writer {
+    /// As in Linkerd.
+    lease: &'static str,
+    container: &'static str,
+    /// What happens if there is none.
+    effect: &'static str,
+}
+
+const STATUS_WRITER: Writer = Writer {
+    lease: "policy-controller-write",
+    container: "policy",
+    effect: "statuses of routes are out of date",
+};
+
+const ENDPOINT_WRITER: Writer = Writer {
+    lease: "linkerd-destination-endpoint-write",
+    container: "destination",
+    effect: "EndpointSlices of ExternalWorkloads are out of date",
+};
+
 /// The holder renews it every ten seconds, and another replica claims it after thirty.
 const MAX_WRITER_AGE_SECONDS: u64 = 120;
 
 /// Finds a lease of the status writer that no replica renews, so that routes keep old statuses.
 pub(super) fn status_writer(facts: &Facts) -> CheckResult {
+    holder(facts, &STATUS_WRITER)
+}
+
+/// Finds a lease of the writer of EndpointSlices that no replica renews, so that clients connect to
+/// machines that have gone.
+pub(super) fn endpoint_writer(facts: &Facts) -> CheckResult {
+    holder(facts, &ENDPOINT_WRITER)
+}
+
+fn holder(facts: &Facts, writer: &Writer) -> CheckResult {
     let leases = fact_ref(&facts.objects.leader_leases)?;
     let lease = leases.iter().find(|lease| {
         lease.namespace().as_deref() == Some(&facts.control_namespace)
-            && lease.name_any() == WRITER_LEASE
+            && lease.name_any() == writer.lease
     });
     let Some((lease, spec)) = lease.and_then(|lease| Some((lease, lease.spec.as_ref()?))) else {
         return Ok(Outcome::ok("no replica has claimed its Lease yet"));
@@ -39,12 +68,17 @@ pub(super) fn status_writer(facts: &Facts) -> CheckResult {
     } else {
         "does not exist"
     };
+    let Writer {
+        lease,
+        container,
+        effect,
+    } = writer;
     let finding = Finding::new(format!(
-        "Lease {WRITER_LEASE} was renewed {} ago, and its holder {holder} {state}: statuses of routes are out of date",
+        "Lease {lease} was renewed {} ago, and its holder {holder} {state}: {effect}",
         format_duration(age)
     ));
     Ok(Outcome::warn(finding.with_fix(format!(
-        "kubectl -n {{ns}} delete lease {WRITER_LEASE}: a replica claims it anew; if none does: kubectl -n {{ns}} logs deployment/linkerd-destination -c policy"
+        "kubectl -n {{ns}} delete lease {lease}: a replica claims it anew; if none does: kubectl -n {{ns}} logs deployment/linkerd-destination -c {container}"
     ))))
 }
 

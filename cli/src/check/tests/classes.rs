@@ -156,6 +156,16 @@ pub(super) const FAULTS: &[Fault] = &[
             "holderIdentity": "linkerd-destination-9", "renewTime": "2025-12-31T23:50:00.000000Z",
         });
     }),
+    check("endpoint-writer").warns(
+        "its holder linkerd-destination-0 does not renew it: EndpointSlices of ExternalWorkloads are out of date",
+        |facts| {
+            let mut lease = edit(&mut facts.objects.leader_leases, "linkerd-destination-endpoint-write");
+            lease["spec"] = json!({
+                "holderIdentity": "linkerd-destination-0",
+                "renewTime": "2025-12-31T23:50:00.000000Z",
+            });
+        },
+    ),
     check("extension-namespaces").warns("namespaces plain, shop are all labelled as extension viz", |facts| {
         for name in ["plain", "shop"] {
             edit(&mut facts.objects.namespaces, name)["metadata"]["labels"] =
