@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use super::answers::{Answers, backend, first, forward, host, service, weighted};
 use super::app::{App, rest, unused_addr};
-use super::world::{Proxy, WEB, World, run, while_time_passes};
+use super::world::{Proxy, WEB, World, run, settle, while_time_passes};
 
 const DST: &str = "10.0.0.7:443";
 
@@ -121,7 +121,7 @@ fn client_hello_in_small_segments_is_routed() {
         client.set_nodelay(true).unwrap();
         for byte in hello.chunks(7) {
             client.write_all(byte).await.unwrap();
-            super::world::settle().await;
+            settle().await;
         }
         let mut received = vec![0; hello.len()];
         app.accept().await.read_exact(&mut received).await.unwrap();
@@ -146,7 +146,7 @@ fn connection_without_routable_server_name_is_closed() {
         assert_eq!(proxy.metric("outbound_tls_route_open_total"), 0);
         // A client that closes without sending is not an error.
         drop(proxy.outbound(dst()).await);
-        while_time_passes(super::world::settle()).await;
+        while_time_passes(settle()).await;
         assert_eq!(proxy.metric(errors), 5);
     });
 }
@@ -306,10 +306,16 @@ fn close_after_the_answer_is_counted_without_error_in_every_order() {
                     (ServerCloses, ..) => server = None,
                     _ => {}
                 }
-                super::world::settle().await;
+                settle().await;
             }
             drop((client, server));
-            super::world::settle().await;
+            // The kernel may need a moment for what closes the connections.
+            while_time_passes(async {
+                while proxy.metric("outbound_tls_route_close_total") == 0 {
+                    settle().await;
+                }
+            })
+            .await;
             assert_eq!(closed(&proxy, "only", error), 1, "{steps:?}");
         });
     }
