@@ -293,11 +293,21 @@ impl Discovery {
         )
     }
 
-    /// Whether a port's policy is watched from the start: the ports that the pod declares, and the
-    /// admin port.
+    /// Whether a port's policy is watched from the start: the ports that the pod declares, the
+    /// admin port, and the inbound port of a gateway.
     fn is_declared(&self, port: u16) -> bool {
         let config = &self.inner.context.config;
-        config.inbound.ports.contains(port) || config.admin.listen.port() == port
+        config.inbound.ports.contains(port) || self.own_ports().any(|own| own == port)
+    }
+
+    /// Returns the ports of the proxy itself that have a policy.
+    fn own_ports(&self) -> impl Iterator<Item = u16> {
+        let config = &self.inner.context.config;
+        let inbound = config.inbound.is_gateway().then_some(config.inbound.listen);
+        [config.admin.listen]
+            .into_iter()
+            .chain(inbound)
+            .map(|addr| addr.port())
     }
 
     /// Watches the declared ports as long as the proxy runs, so that their own policy applies to
@@ -305,7 +315,7 @@ impl Discovery {
     fn watch_declared_ports(&self) {
         let config = &self.inner.context.config;
         let declared = config.inbound.ports.ranges().iter().cloned().flatten();
-        let ports: BTreeSet<u16> = declared.chain([config.admin.listen.port()]).collect();
+        let ports: BTreeSet<u16> = declared.chain(self.own_ports()).collect();
         self.inner
             .context
             .without_policy

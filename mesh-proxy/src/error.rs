@@ -37,6 +37,10 @@ pub(crate) enum Kind {
     InvalidRedirect,
     /// In ingress mode: the header that selects the destination is invalid.
     InvalidOverride,
+    /// A proxy of another cluster names a Service that this gateway does not serve.
+    GatewayDomainInvalid,
+    /// A request of another cluster has passed this gateway before.
+    GatewayLoop,
     /// The controller sent a policy that cannot be applied.
     InvalidPolicy,
     /// No endpoint became available in time.
@@ -155,11 +159,14 @@ impl Kind {
     /// Returns the response to this kind.
     pub(crate) fn mapping(&self) -> ErrorMapping {
         use grpc_code::{
-            DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED,
+            ABORTED, DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED,
             RESOURCE_EXHAUSTED, UNAVAILABLE,
         };
         let (status, grpc, closes_connection) = match self {
-            Self::RouteNotFound => (StatusCode::NOT_FOUND, NOT_FOUND, false),
+            Self::RouteNotFound | Self::GatewayDomainInvalid => {
+                (StatusCode::NOT_FOUND, NOT_FOUND, false)
+            }
+            Self::GatewayLoop => (StatusCode::LOOP_DETECTED, ABORTED, true),
             Self::Unauthorized => (StatusCode::FORBIDDEN, PERMISSION_DENIED, false),
             Self::RateLimited => (StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED, false),
             Self::InvalidOverride => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT, false),
@@ -190,6 +197,8 @@ impl Kind {
             Self::FailFast => "failfast",
             Self::LoadShed => "loadshed",
             Self::Io | Self::ConnectTimeout => "i/o",
+            Self::GatewayDomainInvalid => "gateway domain invalid",
+            Self::GatewayLoop => "gateway loop",
             Self::IdentityRequired if side == Side::Outbound => "identity required",
             Self::ResponseTimeout | Self::ProfileTimeout if side == Side::Outbound => {
                 "response timeout"
@@ -208,6 +217,7 @@ pub(crate) mod grpc_code {
     pub(crate) const PERMISSION_DENIED: u16 = 7;
     pub(crate) const RESOURCE_EXHAUSTED: u16 = 8;
     pub(crate) const FAILED_PRECONDITION: u16 = 9;
+    pub(crate) const ABORTED: u16 = 10;
     pub(crate) const INTERNAL: u16 = 13;
     pub(crate) const UNAVAILABLE: u16 = 14;
 }
@@ -234,6 +244,8 @@ mod tests {
         check(Kind::Unauthorized, 403, 7, false);
         check(Kind::InvalidRedirect, 500, 13, true);
         check(Kind::InvalidOverride, 400, 3, false);
+        check(Kind::GatewayDomainInvalid, 404, 5, false);
+        check(Kind::GatewayLoop, 508, 10, true);
         check(Kind::InvalidPolicy, 500, 13, true);
         check(Kind::RateLimited, 429, 8, false);
         check(Kind::FailFast, 504, 4, true);

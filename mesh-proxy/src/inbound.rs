@@ -3,7 +3,8 @@
 //! Runs on the data threads. [`accept`] resolves the port, TLS and protocol of a connection. Then
 //! [`tcp`] authorizes it once and ends it when the policy changes, or [`http`] authorizes each
 //! request. Connections to the proxy's own inbound port come from other proxies, which name the
-//! target port in a transport header ([`direct`]). [`policy`] makes all policy decisions.
+//! target port in a transport header ([`direct`]), or a Service if this proxy is a gateway
+//! ([`gateway`]). [`policy`] makes all policy decisions.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,6 +20,7 @@ use crate::classify::Classifier;
 use crate::context::ProxyContext;
 use crate::http::server::Server;
 use crate::limits::idle::IdleCache;
+use crate::outbound::Outbound;
 use crate::telemetry::labels::{self, Direction, ServerTls, TargetAddr};
 
 mod accept;
@@ -26,6 +28,7 @@ mod admin;
 mod app;
 mod direct;
 mod error;
+mod gateway;
 mod http;
 mod peer;
 mod policy;
@@ -42,6 +45,8 @@ pub struct Inbound {
     /// handles.
     enforcers: IdleCache<(SocketAddr, ServerTls), PolicyEnforcer>,
     profiles: Profiles,
+    /// Reaches the Services of this cluster, if this proxy is a gateway for others.
+    gateway: Option<Rc<Outbound>>,
 }
 
 /// The most enforcers of one data thread, and the most HTTP clients of the application. A client
@@ -64,8 +69,17 @@ impl Inbound {
             apps: Apps::new(&context, to_app),
             enforcers: IdleCache::with_limit(keep, MAX_ENFORCERS),
             profiles: Profiles::new(context.clone()),
+            gateway: None,
             context,
         }
+    }
+
+    /// Lets proxies of other clusters reach Services through `outbound`, if this is a gateway.
+    #[must_use]
+    pub(crate) fn with_gateway(mut self, outbound: &Rc<Outbound>) -> Self {
+        let is_gateway = self.context.config.inbound.is_gateway();
+        self.gateway = is_gateway.then(|| outbound.clone());
+        self
     }
 
     /// Returns the policy enforcer for this peer.

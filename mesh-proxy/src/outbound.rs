@@ -16,7 +16,10 @@ use crate::telemetry::labels::Direction;
 mod accept;
 pub(crate) mod dial;
 pub(crate) mod http;
+mod named;
 mod opaque;
+
+pub(crate) use self::{named::NamedError, opaque::ConnectionGuard};
 
 /// Serves the outbound connections of one data thread.
 pub(crate) struct Outbound {

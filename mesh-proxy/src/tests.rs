@@ -17,6 +17,7 @@ mod exclusion;
 pub(crate) mod fake_control_plane;
 mod faults;
 mod filters;
+mod gateway;
 mod goaway;
 mod http2_peer;
 mod identity;

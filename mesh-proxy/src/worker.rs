@@ -81,8 +81,8 @@ async fn serve(parts: WorkerParts) -> std::io::Result<()> {
         () = context.drain.draining() => return Ok(()),
     }
 
-    let inbound = Rc::new(Inbound::new(context.clone()));
     let outbound = Rc::new(Outbound::new(context.clone()));
+    let inbound = Rc::new(Inbound::new(context.clone()).with_gateway(&outbound));
     let mut accepting = JoinSet::new();
     let evicting = tokio::task::spawn_local(inbound.clone().evict_idle());
     let _evicting = AbortOnDropHandle::new(evicting);

@@ -91,12 +91,16 @@ impl Discovery {
 
     /// Whether the destination service is asked for the profile of a host, in lower case.
     pub(crate) fn has_profile_suffix(&self, host: &str) -> bool {
-        self.profile_suffixes.iter().any(|suffix| {
-            let before = host.strip_suffix(&**suffix);
-            suffix.is_empty()
-                || before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
-        })
+        has_suffix(host, &self.profile_suffixes)
     }
+}
+
+/// Whether a host, in lower case, is in one of the domains. The empty domain has every host.
+pub(super) fn has_suffix(host: &str, suffixes: &[Arc<str>]) -> bool {
+    suffixes.iter().any(|suffix| {
+        let before = host.strip_suffix(&**suffix);
+        suffix.is_empty() || before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    })
 }
 
 impl StreamLimits {

@@ -1,6 +1,7 @@
 //! Settings of inbound connections.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -9,6 +10,7 @@ use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
 use mesh_core::resilience::Backoff;
 
+use super::discovery::has_suffix;
 use super::env::Env;
 use super::limits::HttpLimits;
 use super::parse;
@@ -45,6 +47,9 @@ pub(crate) struct Inbound {
     pub(crate) cluster_networks: Vec<IpNet>,
     /// Whether `authority`, which clients control, is a metric label.
     pub(crate) authority_labels: bool,
+    /// The domains of the Services that proxies of other clusters may reach through this one; empty
+    /// unless it is a gateway.
+    pub(crate) gateway_suffixes: Vec<Arc<str>>,
 }
 
 const DEFAULT_LISTEN: &str = "0.0.0.0:4143";
@@ -122,7 +127,18 @@ impl Inbound {
             default_policy,
             cluster_networks,
             authority_labels: read_authority_labels(env),
+            gateway_suffixes: env.or("INBOUND_GATEWAY_SUFFIXES", parse::suffixes, Vec::new()),
         }
+    }
+
+    /// Whether this proxy forwards to Services for proxies of other clusters.
+    pub(crate) fn is_gateway(&self) -> bool {
+        !self.gateway_suffixes.is_empty()
+    }
+
+    /// Whether proxies of other clusters may reach a host, in lower case.
+    pub(crate) fn serves_as_gateway(&self, host: &str) -> bool {
+        has_suffix(host, &self.gateway_suffixes)
     }
 }
 

@@ -12,6 +12,8 @@ use mesh_core::policy::inbound::{HttpVersions, Served};
 
 use super::Inbound;
 use super::error::ConnectionError;
+use super::gateway::GatewayTarget;
+use super::http::Destination;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, PolicyEnforcer};
 use super::tcp::Tunnel;
@@ -34,6 +36,8 @@ pub(super) enum ResolvedConnection {
         peer: Peer,
         enforcer: ActiveEnforcer,
         protocol: Protocol,
+        /// The Service of another cluster's requests; `None` for the application.
+        gateway: Option<Box<GatewayTarget>>,
     },
     /// The client closed the connection during detection.
     Closed,
@@ -95,7 +99,20 @@ impl Inbound {
                 peer,
                 enforcer,
                 protocol,
+                gateway: None,
             }) => return Box::pin(self.serve_http(io, peer, enforcer, protocol)).await,
+            Ok(ResolvedConnection::Http {
+                io,
+                peer,
+                enforcer,
+                protocol,
+                gateway: Some(target),
+            }) => {
+                let drain = self.context.drain.clone();
+                let to = Destination::Gateway(target);
+                let serving = self.serve_requests(io, peer, enforcer, protocol, to, drain);
+                return Box::pin(serving).await;
+            }
             Ok(ResolvedConnection::Closed) => return,
             Err(error) => error,
         };
@@ -241,6 +258,7 @@ impl Inbound {
                 peer,
                 enforcer,
                 protocol,
+                gateway: None,
             },
             Classification::Opaque(app) => {
                 let opening = self.open_tunnel(io, app, peer, enforcer);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::MAX_ENFORCERS;
 use super::policy::Unauthorized;
 use crate::discovery::TooManyPorts;
+use crate::outbound::NamedError;
 use crate::tls::TlsError;
 use crate::transport::connect::ConnectError;
 use crate::transport::header::HeaderError;
@@ -36,6 +37,12 @@ pub(crate) enum ConnectionError {
     Header(#[from] HeaderError),
     #[error("the transport header names {0:?}, but this proxy is not a multicluster gateway")]
     NoGateway(Arc<str>),
+    #[error("the transport header names {0:?}, which this gateway does not serve")]
+    GatewayDomain(Arc<str>),
+    #[error("the client of this gateway is the gateway itself")]
+    GatewayLoop,
+    #[error("cannot reach the Service that a proxy of another cluster names")]
+    Gateway(#[source] NamedError),
     #[error(transparent)]
     TooManyPorts(#[from] TooManyPorts),
     #[error(
@@ -68,7 +75,8 @@ impl ConnectionError {
             Self::TlsTimedOut(_) | Self::Tls(TlsError::TimedOut(_)) => {
                 Some("tls detection timeout")
             }
-            Self::NoGateway(_) => Some("gateway domain invalid"),
+            Self::NoGateway(_) | Self::GatewayDomain(_) => Some("gateway domain invalid"),
+            Self::GatewayLoop => Some("gateway loop"),
             Self::Connect(_) | Self::Detect(_) => Some("i/o"),
             _ => Some("unexpected"),
         }

@@ -18,6 +18,7 @@ use mesh_runtime::drain::Watch;
 use self::observe::{RequestObserver, ResponseObserver};
 use super::Inbound;
 use super::app::AppPort;
+use super::gateway::GatewayTarget;
 use super::peer::Peer;
 use super::policy::{ActiveEnforcer, RoutePermit};
 use super::profile::LastName;
@@ -69,6 +70,8 @@ struct RequestHandler {
 pub(super) enum Destination {
     App(Rc<Client<AppPort>>),
     Admin(Admin, Rc<ProxyContext>),
+    /// A Service, for a proxy of another cluster.
+    Gateway(Box<GatewayTarget>),
 }
 
 impl Inbound {
@@ -166,6 +169,8 @@ impl Destination {
                 let memory = &context.shared.limits.memory;
                 Ok(admin::respond(admin, memory, request, client).await)
             }
+            // Boxed, so that it does not enlarge the futures of other destinations.
+            Self::Gateway(target) => Box::pin(target.send(request, client)).await,
         }
     }
 }
@@ -252,6 +257,9 @@ impl RequestHandler {
             return Ok(Answer::Reply(reply));
         }
         self.enforcer.check_rate_limits(&self.peer, &permit)?;
+        if let Destination::Gateway(target) = &self.to {
+            target.admit(request, self.peer.identity())?;
+        }
         let mut response = tokio::select! {
             biased;
             sent = self.send(request, &permit, is_traced) => sent?,
@@ -358,7 +366,7 @@ impl RequestHandler {
     fn profile_route(&self, request: &Request) -> Option<Rc<EndpointMetrics>> {
         match &self.to {
             Destination::App(_) => self.inbound.profiles.route(&self.last_name, request),
-            Destination::Admin(..) => None,
+            Destination::Admin(..) | Destination::Gateway(_) => None,
         }
     }
 

@@ -6,15 +6,19 @@ use super::error::ConnectionError;
 use super::peer::Peer;
 use super::policy::ActiveEnforcer;
 use crate::context::ProxyContext;
+use crate::outbound::ConnectionGuard;
 use crate::transport::connect::ConnectError;
 use crate::transport::{Io, copy};
 
 /// An authorized client connection and its connection to the application.
 pub(super) struct Tunnel {
-    client: Io,
-    app: Io,
-    peer: Peer,
-    enforcer: ActiveEnforcer,
+    pub(super) client: Io,
+    /// The connection to the application, or to an endpoint of another cluster's Service.
+    pub(super) app: Io,
+    pub(super) peer: Peer,
+    pub(super) enforcer: ActiveEnforcer,
+    /// Counts the connection to the endpoint.
+    pub(super) guard: Option<ConnectionGuard>,
 }
 
 impl Inbound {
@@ -38,6 +42,7 @@ impl Inbound {
             app,
             peer,
             enforcer,
+            guard: None,
         })
     }
 
@@ -48,6 +53,7 @@ impl Inbound {
             app,
             peer,
             enforcer,
+            mut guard,
         } = tunnel;
         let ProxyContext { scratch, drain, .. } = &*self.context;
         let idle = self.context.config.half_closed_idle;
@@ -61,6 +67,9 @@ impl Inbound {
                 if let Err(error) = copied {
                     // The client or the application failed; the close is counted with its reason.
                     tracing::debug!(client = %peer.client, server = %peer.target, error = &error as &dyn std::error::Error, "Connection aborted");
+                    if let Some(guard) = &mut guard {
+                        guard.set_aborted();
+                    }
                 }
             }
         }

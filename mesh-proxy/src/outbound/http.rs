@@ -138,6 +138,28 @@ impl Http {
         }
     }
 
+    /// Sends a request to a destination that another proxy has chosen. `dialled` is the address of
+    /// the client's connection.
+    pub(super) async fn send_to(
+        &self,
+        destination: Destination,
+        client: SocketAddr,
+        dialled: SocketAddr,
+        request: &mut Request,
+    ) -> Result<Response, Reset> {
+        match self.target_of(destination.clone()).await {
+            Ok(target) => {
+                let routes = target.routes();
+                target.handle(client, dialled, routes, request).await
+            }
+            Err(error) => {
+                let request_context = RequestContext::new(request, None);
+                let error = ingress::discovery_error(error);
+                error_response(&self.context, &destination, request_context, error)
+            }
+        }
+    }
+
     /// Looks up a target, unless this thread has it.
     async fn target_of(&self, destination: Destination) -> Result<Rc<HttpTarget>, DiscoveryError> {
         if let Some(target) = self.targets.get(&destination)

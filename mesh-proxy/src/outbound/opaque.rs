@@ -39,13 +39,13 @@ pub(super) struct Opaque {
 }
 
 /// A connection to an endpoint, and its guard.
-pub(super) struct Connected {
-    pub(super) io: Io,
-    pub(super) guard: ConnectionGuard,
+pub(crate) struct Connected {
+    pub(crate) io: Io,
+    pub(crate) guard: ConnectionGuard,
 }
 
 /// Counts a connection on its endpoint and its route until it is dropped.
-pub(super) struct ConnectionGuard {
+pub(crate) struct ConnectionGuard {
     families: TcpRouteFamilies,
     labels: Labels,
     error: Option<TcpRouteError>,
@@ -386,7 +386,7 @@ impl ConnectionRoute<'_> {
 
 impl ConnectionGuard {
     /// Records that the connection failed instead of closing normally.
-    pub(super) fn set_aborted(&mut self) {
+    pub(crate) fn set_aborted(&mut self) {
         self.error = Some(TcpRouteError::Unexpected);
     }
 }

@@ -238,7 +238,17 @@ impl World {
 
     /// Connects to a proxy's own inbound port and declares the target and the session protocol.
     pub(super) async fn connected_directly(&self, tcp: TcpStream, header: &TransportHeader) -> Io {
-        let (credentials, peer) = (self.credentials(CLIENT), peer(WEB));
+        self.connected_directly_as(CLIENT, tcp, header).await
+    }
+
+    /// The same for a client with another name.
+    pub(super) async fn connected_directly_as(
+        &self,
+        name: &str,
+        tcp: TcpStream,
+        header: &TransportHeader,
+    ) -> Io {
+        let (credentials, peer) = (self.credentials(name), peer(WEB));
         let io = Io::plain(tcp);
         let shaken = tls::client::connect(io, &credentials, &peer, true, Purpose::Traffic);
         let mut io = shaken.await.unwrap().0;
@@ -369,9 +379,10 @@ impl Proxy {
             config,
             credentials,
         });
+        let outbound = Rc::new(Outbound::new(context.clone()));
         Self {
-            inbound: Rc::new(Inbound::new(context.clone())),
-            outbound: Rc::new(Outbound::new(context.clone())),
+            inbound: Rc::new(Inbound::new(context.clone()).with_gateway(&outbound)),
+            outbound,
             context,
             registry,
             certified,

@@ -137,7 +137,7 @@ fn take_override(headers: &mut HeaderMap) -> Result<Option<NameAddr>, InvalidNam
     name.map(Some)
 }
 
-fn discovery_error(error: DiscoveryError) -> Error {
+pub(super) fn discovery_error(error: DiscoveryError) -> Error {
     let kind = match &error {
         DiscoveryError::Refused { .. }
         | DiscoveryError::NoProfile { .. }
