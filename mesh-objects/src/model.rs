@@ -45,8 +45,8 @@ pub use self::{
         ParentKind, ParentRef, Route, RouteId, Rule,
     },
     service::{
-        PortProtocol, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,
-        TrafficSettings,
+        GatewayIdentity, PortProtocol, RemoteService, Service, ServicePort, Slice, SliceEndpoint,
+        SlicePort, SliceTarget, TrafficSettings,
     },
 };
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use mesh_core::endpoint::{AddressFamily, Endpoint};
 use mesh_objects::model::{
-    ExternalWorkload, Name, PodRecord, Service, Slice, SliceEndpoint, SliceTarget, WorkloadRef,
+    ExternalWorkload, GatewayIdentity, Name, PodRecord, RemoteService, Service, Slice,
+    SliceEndpoint, SliceTarget, WorkloadRef,
 };
 use mesh_objects::store::{ChangeSet, Store};
 
@@ -70,6 +71,8 @@ struct Candidate<'a> {
     addr: SocketAddr,
     source: &'a SliceEndpoint,
     target: Target<'a>,
+    /// The Service of another cluster that the slice stands for.
+    remote: Option<&'a RemoteService>,
 }
 
 /// What a slice's entry refers to.
@@ -111,8 +114,6 @@ pub(super) fn endpoints(
     selection: &Selection,
     before: Option<Before<'_>>,
 ) -> EndpointSet {
-    let Name { namespace, name } = &selection.service;
-    let labels = [("namespace", namespace), ("service", name)];
     let endpoints = match store.service(&selection.service) {
         None => BTreeMap::new(),
         Some(service) => {
@@ -130,9 +131,7 @@ pub(super) fn endpoints(
     };
     EndpointSet {
         endpoints,
-        labels: labels
-            .map(|(key, value)| (key.to_owned(), value.to_string()))
-            .into(),
+        labels: set_labels(store, &selection.service),
     }
 }
 
@@ -238,6 +237,7 @@ fn candidates<'a>(
                         addr: SocketAddr::new(*ip, port),
                         source,
                         target,
+                        remote: slice.remote.as_deref(),
                     })
                 })
             })
@@ -349,12 +349,65 @@ fn to_endpoint(
         Target::External(workload) => {
             external_endpoints::endpoint(store, settings, workload, addr, zone)?
         }
-        Target::Address => Endpoint::plain(addr),
+        Target::Address => match candidate.remote {
+            Some(remote) => remote_endpoint(settings, remote, addr, selection.port)?,
+            None => Endpoint::plain(addr),
+        },
     };
     let locality = candidate.locality(selection);
     endpoint.labels = endpoint.labels.with(ZONE_LOCALITY, locality);
     let pod = candidate.target.pod().map(|pod| pod.name.clone());
     Some(ServiceEndpoint { endpoint, pod })
+}
+
+/// Returns the endpoint that reaches a port of another cluster's Service: its gateway. `None` if
+/// the gateway's identity is invalid, because clients would send plain text to it.
+///
+/// An identity without the hint of a transport port is Linkerd's form of a gateway's endpoint: the
+/// proxy sends a transport header with the name to the address itself.
+fn remote_endpoint(
+    settings: &DestinationSettings,
+    remote: &RemoteService,
+    addr: SocketAddr,
+    port: u16,
+) -> Option<Endpoint> {
+    let mut endpoint = Endpoint::plain(addr);
+    endpoint.authority_override = Some(format!("{}:{port}", remote.fqn).into());
+    match &remote.gateway {
+        GatewayIdentity::None => {}
+        GatewayIdentity::Peer(peer) => {
+            endpoint.tls = Some(peer.clone());
+            endpoint.http2 = settings.meshed_http2_params;
+            endpoint.hint = settings.hint(false);
+        }
+        GatewayIdentity::Invalid => return None,
+    }
+    Some(endpoint)
+}
+
+/// Returns the labels of a Service's endpoints. The mirror of another cluster's Service has labels
+/// for that one, too.
+fn set_labels(store: &Store, service: &Name) -> BTreeMap<String, String> {
+    let Name { namespace, name } = service;
+    let mut labels = vec![("namespace", &**namespace), ("service", &**name)];
+    let mut remotes = store
+        .slices_of(service)
+        .filter_map(|it| it.remote.as_deref());
+    if let Some(remote) = remotes.find(|remote| remote.cluster.is_some())
+        && let mut parts = remote.fqn.split('.')
+        && let (Some(name), Some(namespace)) = (parts.next(), parts.next())
+    {
+        labels.extend([
+            (
+                "target_cluster",
+                remote.cluster.as_deref().unwrap_or_default(),
+            ),
+            ("target_service", name),
+            ("target_service_namespace", namespace),
+        ]);
+    }
+    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    labels.into_iter().map(owned).collect()
 }
 
 /// The label with the locality of an endpoint.

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use mesh_core::annotation as keys;
+use mesh_core::endpoint::TlsPeer;
+use mesh_core::identity::Identity;
 use mesh_core::ports::PortSet;
 use mesh_core::units::list_items;
-use mesh_k8s::kinds::{EndpointSlice, Service as K8sService, core, discovery};
+use mesh_k8s::kinds::{EndpointSlice, ObjectMeta, Service as K8sService, core, discovery};
 use mesh_k8s::pod::unique_ips;
 
 use super::{annotation, annotations, name, port_number, shared};
 use crate::model::{
-    Kind, Name, Service, ServicePort, Slice, SliceEndpoint, SlicePort, SliceTarget,
+    GatewayIdentity, Kind, Name, RemoteService, Service, ServicePort, Slice, SliceEndpoint,
+    SlicePort, SliceTarget,
 };
 
 /// The label of an EndpointSlice with the name of its Service.
@@ -102,6 +105,38 @@ pub(crate) fn endpoint_slice(slice: &EndpointSlice) -> Slice {
             .iter()
             .map(|endpoint| slice_endpoint(meta.namespace.as_deref().unwrap_or_default(), endpoint))
             .collect(),
+        remote: remote_service(meta).map(Arc::new),
+    }
+}
+
+/// Returns the Service of another cluster whose mirror a slice belongs to. Kubernetes copies labels
+/// and annotations of the mirror's Endpoints to its slices.
+fn remote_service(meta: &ObjectMeta) -> Option<RemoteService> {
+    let fqn = annotation(meta, keys::REMOTE_SERVICE_FQN).filter(|fqn| !fqn.is_empty())?;
+    let labels = meta.labels.as_ref();
+    let cluster = labels.and_then(|labels| labels.get(keys::MIRRORED_CLUSTER));
+    Some(RemoteService {
+        fqn: fqn.into(),
+        cluster: cluster.map(|cluster| cluster.as_str().into()),
+        gateway: gateway_identity(meta),
+    })
+}
+
+fn gateway_identity(meta: &ObjectMeta) -> GatewayIdentity {
+    let Some(id) = annotation(meta, keys::REMOTE_GATEWAY_IDENTITY).filter(|id| !id.is_empty())
+    else {
+        return GatewayIdentity::None;
+    };
+    match Identity::parse(id) {
+        Ok(Identity::Dns(server_name)) => GatewayIdentity::Peer(TlsPeer {
+            id: Identity::Dns(server_name.clone()),
+            server_name,
+        }),
+        Ok(Identity::Uri(_)) | Err(_) => {
+            let slice = name(meta);
+            tracing::warn!(%slice, annotation = keys::REMOTE_GATEWAY_IDENTITY, identity = id, "The identity of a gateway is not a DNS name; its endpoints are left out");
+            GatewayIdentity::Invalid
+        }
     }
 }
 

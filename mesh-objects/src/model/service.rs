@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use mesh_core::endpoint::TlsPeer;
 use mesh_core::ports::PortSet;
 use mesh_core::resilience::{FailureAccrual, FailurePenalty, Timeouts};
 use mesh_k8s::traffic_annotations::Retries;
@@ -90,6 +91,28 @@ pub struct Slice {
     pub service: Option<Arc<str>>,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<SliceEndpoint>,
+    /// The Service of another cluster, if the slice is of its mirror.
+    pub remote: Option<Arc<RemoteService>>,
+}
+
+/// A Service of another cluster, as the slices of its mirror describe it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemoteService {
+    /// The domain name of the Service in its cluster.
+    pub fqn: Arc<str>,
+    /// The name of the cluster.
+    pub cluster: Option<Arc<str>>,
+    pub gateway: GatewayIdentity,
+}
+
+/// How clients authenticate the gateway of another cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GatewayIdentity {
+    /// It has no proxy.
+    None,
+    Peer(TlsPeer),
+    /// The annotation is invalid, so that no client may connect.
+    Invalid,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

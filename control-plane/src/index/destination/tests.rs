@@ -2,6 +2,7 @@
 
 mod addresses;
 mod external;
+mod remote;
 
 use std::net::SocketAddr;
 
