@@ -155,6 +155,9 @@ mod tests {
         assert_eq!(window.capacity(), 10);
         assert_eq!(window.increase(MAX_WINDOW.into()), Err(FlowControlError));
         assert_eq!(window.capacity(), 10);
+        window.increase(i64::from(MAX_WINDOW) - 10).unwrap();
+        assert_eq!(window.capacity(), MAX_WINDOW as usize);
+        assert_eq!(window.increase(1), Err(FlowControlError));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod faults;
 mod filters;
 mod gateway;
 mod goaway;
+mod http1_bodies;
 mod http2_peer;
 mod identity;
 mod inbound_profiles;

@@ -267,6 +267,31 @@ mod tests {
     }
 
     #[test]
+    fn field_of_more_than_a_quarter_of_the_table_is_not_indexed() {
+        for (name, value, is_indexed) in [
+            (40, 40, true),
+            (500, 492, true),
+            (500, 493, false),
+            (1100, 0, false),
+        ] {
+            let (name, value) = ("n".repeat(name), "v".repeat(value));
+            let mut encoder = Encoder::new();
+            let mut block = Vec::new();
+            for _ in 0..3 {
+                block.clear();
+                encoder.field(&mut block, &name, value.as_bytes());
+            }
+            assert_eq!(
+                block.len() <= 2,
+                is_indexed,
+                "{}, {}",
+                name.len(),
+                value.len()
+            );
+        }
+    }
+
+    #[test]
     fn evicted_fields_are_removed_from_memory() {
         let mut encoder = Encoder::new();
         for number in 0..1_000 {

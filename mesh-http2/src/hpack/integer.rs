@@ -63,6 +63,10 @@ mod tests {
             (10, 5, &[0b01010][..]),
             (1337, 5, &[0b11111, 0b1001_1010, 0b0000_1010]),
             (42, 8 - 1, &[0b0010_1010]),
+            // The largest value of the prefix announces more bytes.
+            (30, 5, &[0b11110]),
+            (31, 5, &[0b11111, 0]),
+            (127, 7, &[0x7f, 0]),
         ] {
             let mut written = Vec::new();
             write(&mut written, 0, bits, value);

@@ -142,7 +142,15 @@ fn responses_and_trailers_are_validated() {
     }
     let trailers = list(&[("grpc-status", "0")]).into_trailers().unwrap();
     assert_eq!(trailers["grpc-status"], "0");
-    list(&[(":status", "200")]).into_trailers().unwrap_err();
+    for pseudo in [
+        (":status", "200"),
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "web"),
+        (":path", "/"),
+    ] {
+        list(&[pseudo]).into_trailers().unwrap_err();
+    }
 }
 
 #[test]

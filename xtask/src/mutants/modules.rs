@@ -46,7 +46,7 @@ pub(super) const MODULES: &[Module] = &[
         files: &["mesh-proxy/src/http/http1.rs", "mesh-proxy/src/http/http1/**/*.rs"], without: &[],
         tests: &[
             "http::", "tests::transparency", "tests::lenient", "tests::line_ends", "tests::uploads",
-            "tests::restarts", "tests::reused_addresses", "tests::orig_proto",
+            "tests::restarts", "tests::reused_addresses", "tests::orig_proto", "tests::http1_bodies",
         ],
     },
     Module {

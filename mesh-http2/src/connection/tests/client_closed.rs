@@ -52,6 +52,13 @@ fn server_that_does_not_accept_the_close_is_not_told() {
     output(&mut client);
     client.send_client_closed(id);
     assert_eq!(output(&mut client), [0_u8; 0]);
+    // Nor with the SETTINGS that it has waited for.
+    let mut client = Connection::new(&config(Role::Client));
+    let id = client.open(&get(), None, true);
+    client.send_client_closed(id);
+    output(&mut client);
+    receive(&mut client, SETTINGS, 0, 0, &[]);
+    assert_eq!(output(&mut client), bytes(SETTINGS, frame::ACK, 0, &[]));
 }
 
 #[test]

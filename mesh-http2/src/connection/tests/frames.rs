@@ -19,6 +19,49 @@ fn serving() -> Connection {
     server
 }
 
+#[test]
+fn preface_in_pieces_is_followed_by_frames() {
+    for cut in 1..PREFACE.len() {
+        let mut server = Connection::new(&config(Role::Server));
+        take(&mut server, &PREFACE[..cut]);
+        take(
+            &mut server,
+            &[&PREFACE[cut..], &bytes(SETTINGS, 0, 0, &[])].concat(),
+        );
+        assert!(server.has_peer_settings(), "{cut}");
+    }
+}
+
+#[test]
+fn connection_has_responded_with_the_first_field_block() {
+    let mut client = greeted(&config(Role::Client));
+    let get = Request::get("http://web/").body(()).unwrap();
+    client.open(&get, None, true);
+    assert!(!client.has_responded());
+    receive(&mut client, HEADERS, END_HEADERS, 1, &[0x88]);
+    assert!(client.has_responded());
+    assert!(!serving().has_responded(), "a server");
+}
+
+#[test]
+fn data_is_little_work_for_its_bytes() {
+    let mut server = serving();
+    server.receive(&bytes(DATA, 0, 1, &[0; 16_000])).unwrap();
+    let work = server.work();
+    assert!((15..32).contains(&work), "{work}");
+}
+
+/// A client may exceed the limit of concurrent streams before it knows it.
+#[test]
+fn refused_streams_cost_less_than_errors() {
+    let mut server = server();
+    for number in 0..LIMITS.max_concurrent_streams + 500 {
+        receive(&mut server, HEADERS, BOTH, 2 * number + 1, GET);
+        output(&mut server);
+    }
+    assert!(server.failure().is_none());
+}
+
 /// The response to a frame after RST_STREAM does not depend on whether the stream's owner has
 /// noticed the reset.
 #[test]

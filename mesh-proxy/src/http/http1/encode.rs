@@ -171,12 +171,18 @@ mod tests {
         for coding in ["gzip", "chunked"] {
             headers.append(TRANSFER_ENCODING, HeaderValue::from_static(coding));
         }
+        headers.insert("x-last", HeaderValue::from_static("1"));
         let (length, chunked) = ("content-length: 5\r\n", "transfer-encoding: chunked\r\n");
+        let last = "x-last: 1\r\n";
         for (framing, expected) in [
-            (FramingHeaders::Chunked, chunked),
-            (FramingHeaders::KeepContentLength, length),
-            (FramingHeaders::Omit, ""),
-            (FramingHeaders::ContentLength(7), "content-length: 7\r\n"),
+            // A field keeps its place.
+            (FramingHeaders::Chunked, format!("{chunked}{last}")),
+            (FramingHeaders::KeepContentLength, format!("{length}{last}")),
+            (FramingHeaders::Omit, last.to_owned()),
+            (
+                FramingHeaders::ContentLength(7),
+                format!("{last}content-length: 7\r\n"),
+            ),
         ] {
             let mut out = Vec::new();
             write_fields(&mut out, &headers, framing, None);
