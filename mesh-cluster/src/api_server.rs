@@ -19,6 +19,7 @@ mod explain;
 mod flags;
 mod guard;
 mod lease;
+mod linked;
 mod pace;
 mod rate_limit;
 mod retry;
@@ -31,6 +32,7 @@ pub use self::{
     events::{Events, ObjectEvent, Severity, rights as event_rights},
     explain::explain,
     lease::{Leadership, LeaseSettings, LeaseTask, MAX_WRITE_DURATION, rights as lease_rights},
+    linked::{LinkedKubeconfig, LinkedKubeconfigError},
     rate_limit::TokenBucket,
     retry::{is_transient, retry_while_unreachable},
     watch::{WATCH_SECONDS, requires_new_watch, watch_error, watch_objects},

@@ -50,6 +50,17 @@ pub const DESTINATION: &[WatchedKind] = &[
     all(Kind::ServiceProfile),
 ];
 
+/// The kinds for endpoints of other clusters. The accounts that Linkerd makes for links may read
+/// these.
+pub const REMOTE: &[WatchedKind] = &[
+    all(Kind::Pod),
+    all(Kind::ReplicaSet),
+    all(Kind::Job),
+    all(Kind::Service),
+    all(Kind::EndpointSlice),
+    all(Kind::Server),
+];
+
 /// The kinds for policies. Only meshed pods are watched, because others have no policy. The kinds
 /// that restrict access are required: without them every port would have the default policy.
 pub const POLICY: &[WatchedKind] = POLICY_AND_NODES.split_at(1).1;
