@@ -137,3 +137,16 @@ pub const REMOTE_SERVICE_FQN: &str = "mirror.linkerd.io/remote-svc-fq-name";
 pub const REMOTE_GATEWAY_IDENTITY: &str = "mirror.linkerd.io/remote-gateway-identity";
 /// The label with the name of a mirrored Service's cluster.
 pub const MIRRORED_CLUSTER: &str = "mirror.linkerd.io/cluster-name";
+/// The label with the cluster whose endpoints a Service has, and the annotation with the members of
+/// a federated Service in other clusters.
+pub const REMOTE_DISCOVERY: &str = "multicluster.linkerd.io/remote-discovery";
+/// The label with the Service of that cluster.
+pub const REMOTE_SERVICE: &str = "multicluster.linkerd.io/remote-service";
+/// The annotation with the member of a federated Service in its own cluster.
+pub const LOCAL_DISCOVERY: &str = "multicluster.linkerd.io/local-discovery";
+/// The label with the name of the cluster that a Secret has credentials for.
+pub const CLUSTER_NAME: &str = "multicluster.linkerd.io/cluster-name";
+/// The annotation of such a Secret with the trust domain of the cluster.
+pub const TRUST_DOMAIN: &str = "multicluster.linkerd.io/trust-domain";
+/// The annotation of such a Secret with the DNS domain of the cluster.
+pub const CLUSTER_DOMAIN: &str = "multicluster.linkerd.io/cluster-domain";

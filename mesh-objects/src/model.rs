@@ -45,8 +45,8 @@ pub use self::{
         ParentKind, ParentRef, Route, RouteId, Rule,
     },
     service::{
-        GatewayIdentity, PortProtocol, RemoteService, Service, ServicePort, Slice, SliceEndpoint,
-        SlicePort, SliceTarget, TrafficSettings,
+        GatewayIdentity, Member, Members, PortProtocol, RemoteService, Service, ServicePort, Slice,
+        SliceEndpoint, SlicePort, SliceTarget, TrafficSettings,
     },
 };
 

@@ -12,8 +12,8 @@ use mesh_k8s::pod::unique_ips;
 
 use super::{annotation, annotations, name, port_number, shared};
 use crate::model::{
-    GatewayIdentity, Kind, Name, RemoteService, Service, ServicePort, Slice, SliceEndpoint,
-    SlicePort, SliceTarget,
+    GatewayIdentity, Kind, Member, Members, Name, RemoteService, Service, ServicePort, Slice,
+    SliceEndpoint, SlicePort, SliceTarget,
 };
 
 /// The label of an EndpointSlice with the name of its Service.
@@ -43,7 +43,67 @@ pub(crate) fn service(service: &K8sService) -> Service {
         opaque_ports,
         local_traffic: spec.internal_traffic_policy.as_deref() == Some("Local"),
         traffic: annotations::traffic_settings(Kind::Service, meta),
+        members: members(meta).map(Arc::new),
     }
+}
+
+/// Returns the Services that have the endpoints of a Service. Annotations make it a federated one,
+/// and come before the labels of remote discovery, as in Linkerd.
+fn members(meta: &ObjectMeta) -> Option<Members> {
+    let remote = annotation(meta, keys::REMOTE_DISCOVERY);
+    let local = annotation(meta, keys::LOCAL_DISCOVERY).filter(|name| !name.is_empty());
+    if remote.is_some() || local.is_some() {
+        return Some(Members {
+            local: local.map(Arc::from),
+            remote: federated(meta, remote.unwrap_or_default()),
+        });
+    }
+    let label = |key: &str| Some(meta.labels.as_ref()?.get(key)?.as_str());
+    let cluster = label(keys::REMOTE_DISCOVERY)?;
+    let Some(service) = label(keys::REMOTE_SERVICE) else {
+        let service = name(meta);
+        tracing::warn!(%service, label = keys::REMOTE_SERVICE, "A Service for remote discovery does not name the Service of its cluster, and has no endpoints");
+        return Some(Members::default());
+    };
+    Some(Members {
+        local: None,
+        remote: vec![Member {
+            cluster: cluster.into(),
+            service: service.into(),
+        }],
+    })
+}
+
+/// The most members of a federated Service in other clusters. Each costs every watch of the Service
+/// a lookup with each change.
+const MAX_MEMBERS: usize = 256;
+
+/// Parses `SERVICE@CLUSTER`, separated by commas. Skips invalid items with a warning.
+fn federated(meta: &ObjectMeta, list: &str) -> Vec<Member> {
+    let mut members = Vec::new();
+    for item in list_items(list) {
+        if members.len() == MAX_MEMBERS {
+            let service = name(meta);
+            tracing::warn!(%service, annotation = keys::REMOTE_DISCOVERY, "Ignored further members; a Service may have {MAX_MEMBERS}");
+            break;
+        }
+        match item.split_once('@') {
+            Some((service, cluster)) if !service.is_empty() && !cluster.is_empty() => {
+                let member = Member {
+                    cluster: cluster.into(),
+                    service: service.into(),
+                };
+                if !members.contains(&member) {
+                    members.push(member);
+                }
+            }
+            _ => {
+                let service = name(meta);
+                tracing::warn!(%service, annotation = keys::REMOTE_DISCOVERY, item, "Ignored invalid item of annotation; expected SERVICE@CLUSTER");
+            }
+        }
+    }
+    members
 }
 
 fn service_port(port: &core::ServicePort) -> Option<ServicePort> {
@@ -172,5 +232,66 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
         hostname: shared(&endpoint.hostname),
         zone: shared(&endpoint.zone),
         zone_hints: zones.map(|zone| zone.name.as_str().into()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(annotations: &str, labels: &str) -> Option<Members> {
+        let text = format!(
+            "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}, labels: {{{labels}}}}}"
+        );
+        let read: K8sService = serde_norway::from_str(&text).unwrap();
+        service(&read)
+            .members
+            .map(|members| Members::clone(&members))
+    }
+
+    fn member(service: &str, cluster: &str) -> Member {
+        Member {
+            cluster: cluster.into(),
+            service: service.into(),
+        }
+    }
+
+    #[test]
+    fn annotations_name_the_members_of_a_federated_service() {
+        let remote = "multicluster.linkerd.io/remote-discovery";
+        let local = "multicluster.linkerd.io/local-discovery";
+        let label = format!("{remote}: west, multicluster.linkerd.io/remote-service: api");
+        for (annotations, labels, expected) in [
+            ("", "", None),
+            (
+                &*format!("{remote}: 'web@east, web@east, api@west, web, @, web@, @east'"),
+                "",
+                Some((None, vec![member("web", "east"), member("api", "west")])),
+            ),
+            (
+                &format!("{remote}: 'web@east', {local}: web"),
+                &label,
+                Some((Some("web"), vec![member("web", "east")])),
+            ),
+            (&format!("{local}: web"), "", Some((Some("web"), vec![]))),
+            ("", &label, Some((None, vec![member("api", "west")]))),
+            ("", &format!("{remote}: west"), Some((None, vec![]))),
+        ] {
+            let expected = expected.map(|(local, remote)| Members {
+                local: local.map(Arc::from),
+                remote,
+            });
+            assert_eq!(of(annotations, labels), expected, "{annotations} {labels}");
+        }
+    }
+
+    #[test]
+    fn members_are_bounded() {
+        let members: Vec<_> = (0..MAX_MEMBERS + 10).map(|n| format!("web@c{n}")).collect();
+        let annotation = format!(
+            "multicluster.linkerd.io/remote-discovery: '{}'",
+            members.join(",")
+        );
+        assert_eq!(of(&annotation, "").unwrap().remote.len(), MAX_MEMBERS);
     }
 }

@@ -24,6 +24,24 @@ pub struct Service {
     /// `internalTrafficPolicy: Local`
     pub local_traffic: bool,
     pub traffic: TrafficSettings,
+    /// The Services that have its endpoints; `None` for an ordinary Service.
+    pub members: Option<Arc<Members>>,
+}
+
+/// The Services of the same namespace that a Service has its endpoints of: one of another cluster,
+/// or the members of a federated Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// The Service of the same cluster.
+    pub local: Option<Arc<str>>,
+    pub remote: Vec<Member>,
+}
+
+/// A Service of another cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    pub cluster: Arc<str>,
+    pub service: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
