@@ -14,6 +14,7 @@ mod heartbeat;
 pub mod identity;
 pub mod index;
 mod injector;
+mod remote;
 pub mod serve;
 #[cfg(feature = "simulation")]
 pub mod simulation;

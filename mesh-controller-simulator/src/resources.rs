@@ -28,11 +28,12 @@ const fn api(
 }
 
 #[rustfmt::skip] // a table, one row a line
-const ALL: [Api; 25] = [
+const ALL: [Api; 26] = [
     api("", "v1", "pods", "Pod"),
     api("", "v1", "nodes", "Node"),
     api("", "v1", "services", "Service"),
     api("", "v1", "namespaces", "Namespace"),
+    api("", "v1", "secrets", "Secret"),
     api("apps", "v1", "replicasets", "ReplicaSet"),
     api("apps", "v1", "deployments", "Deployment"),
     api("batch", "v1", "jobs", "Job"),

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use mesh_cluster::api_server::LeaseSettings;
 use mesh_cluster::daemon::{Daemon, DaemonError, connect, listen};
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds;
 use mesh_core::endpoint::Http2Params;
 use mesh_core::identity::trust_domain;
+use mesh_runtime::metrics::Labels;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -17,6 +19,7 @@ use super::{COMPONENT, export_watched, rights, write_objects};
 use crate::config::{Destination, TransportMode};
 use crate::external_slices::ExternalSlices;
 use crate::index::{DestinationIndex, DestinationSettings};
+use crate::remote::{ClusterWatch, Clusters};
 use crate::serve::{DestinationService, GrpcServer};
 
 /// The Lease of the replica that writes EndpointSlices, as in Linkerd.
@@ -77,27 +80,31 @@ pub(crate) async fn start(
     if !read.await? {
         return Ok(None);
     }
+    let clusters = Clusters::default();
     if writes_slices {
-        write_slices(daemon, config, objects).await?;
+        let client = connect(
+            &config.source.cluster,
+            "mesh-controller destination",
+            rights::destination(),
+        );
+        let client = client.await?;
+        write_slices(daemon, &client, config, objects);
+        follow_clusters(daemon, client, config, &clusters);
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let service = DestinationService::new(index, daemon.watch.clone(), &calls);
+    let service = service.with_clusters(clusters);
     Ok(Some(Routes::new(GrpcServer::new(service))))
 }
 
 /// Starts the writer of ExternalWorkloads' EndpointSlices. The objects are complete at this time,
 /// so that no slice is deleted because its Service has not been read yet.
-async fn write_slices(
+fn write_slices(
     daemon: &Daemon,
+    client: &Client,
     config: &Destination,
     objects: watch::Receiver<Arc<ExternalSlices>>,
-) -> Result<(), DaemonError> {
-    let client = connect(
-        &config.source.cluster,
-        "mesh-controller destination-endpoints",
-        rights::destination(),
-    )
-    .await?;
+) {
     let lease = LeaseSettings {
         namespace: config.controller_namespace.clone(),
         name: LEASE,
@@ -106,8 +113,23 @@ async fn write_slices(
         claimant: config.replica.claimant(),
         field_manager: "destination",
     };
-    write_objects(daemon, &client, lease, objects, WRITE_TIMEOUT);
-    Ok(())
+    write_objects(daemon, client, lease, objects, WRITE_TIMEOUT);
+}
+
+/// Starts to follow the linked clusters. Nothing waits for them: one that cannot be reached would
+/// keep this cluster's endpoints from its clients.
+fn follow_clusters(daemon: &Daemon, client: Client, config: &Destination, clusters: &Clusters) {
+    let namespace = config.controller_namespace.clone();
+    let watch = ClusterWatch::new(client, namespace, settings(config), clusters.clone());
+    daemon.supervisor.spawn("links", watch.run());
+    let clusters = clusters.clone();
+    daemon.registry.on_scrape(move |scrape| {
+        let (name, help) = (
+            "cluster_store_size",
+            "Linked clusters whose objects are known",
+        );
+        scrape.gauge(name, help, &Labels::new(), clusters.len() as f64);
+    });
 }
 
 fn settings(config: &Destination) -> DestinationSettings {
@@ -122,5 +144,6 @@ fn settings(config: &Destination) -> DestinationSettings {
         transport_header: config.outbound_transport_mode == TransportMode::TransportHeader,
         ipv6: config.enable_ipv6,
         meshed_http2_params: (http2 != Http2Params::default()).then_some(http2),
+        cluster: None,
     }
 }

@@ -9,7 +9,7 @@ use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::managed::{self, RegistrationKind};
 use mesh_core::rights::{self, Right};
 
-use crate::{external_slices, injector};
+use crate::{external_slices, injector, remote};
 
 pub(super) fn identity() -> Vec<Right> {
     let (source, record) = (
@@ -35,7 +35,8 @@ pub(super) fn destination() -> Vec<Right> {
     let lease = lease_rights("linkerd-destination-endpoint-write", "linkerd-destination");
     let watched = kinds::rights(kinds::DESTINATION).into_iter();
     let rights = watched.chain(lease);
-    rights.chain(external_slices::rights()).collect()
+    let rights = rights.chain(external_slices::rights());
+    rights.chain(remote::rights()).collect()
 }
 
 pub(super) fn policy() -> Vec<Right> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mesh_cluster::source::{Batch, Received};
 use mesh_core::profile::Profile;
-use mesh_objects::model::Name;
+use mesh_objects::model::{Members, Name};
 use mesh_objects::store::{ChangeSet, Store};
 use tokio::sync::watch;
 
@@ -125,6 +125,17 @@ impl DestinationIndex {
             let set = services::endpoints(&self.store, &self.settings, &selection, None);
             self.uncached(Version::new(set))
         })
+    }
+
+    /// Returns the Services that have the endpoints of a Service; `None` if it does not exist or
+    /// has its own.
+    pub(crate) fn members(&self, service: &Name) -> Option<Arc<Members>> {
+        self.store.service(service)?.members.clone()
+    }
+
+    /// Returns the number of changes.
+    pub(crate) fn generation(&self) -> watch::Receiver<Arc<u64>> {
+        self.generation.subscribe()
     }
 
     pub fn profile(&mut self, key: ProfileKey) -> Result<Subscription<Profile>, ProfileError> {

@@ -26,6 +26,8 @@ pub struct EndpointsKey {
     pub node: Option<Arc<str>>,
     /// The family of the address that the client connects to.
     pub family: Option<AddressFamily>,
+    /// Whether the client is in another cluster, so that neither its node nor its zone decides.
+    pub unfiltered: bool,
 }
 
 /// The key that selects the endpoints of a Service's port. Clients on most nodes of a zone have the
@@ -40,6 +42,7 @@ pub(super) struct Selection {
     /// The node of the client, if only endpoints on it are selected.
     node: Option<Arc<str>>,
     family: Option<AddressFamily>,
+    unfiltered: bool,
 }
 
 /// A snapshot of all endpoints.
@@ -92,6 +95,7 @@ impl Selection {
             hostname,
             node,
             family,
+            unfiltered,
         } = key.clone();
         let local = store
             .service(&service)
@@ -104,6 +108,7 @@ impl Selection {
             zone: zone.cloned(),
             node: node.filter(|_| local),
             family,
+            unfiltered,
         }
     }
 }
@@ -274,7 +279,8 @@ fn select_candidates<'a>(
     if selection.hostname.is_some() {
         candidates.retain(|candidate| candidate.source.hostname == selection.hostname);
     }
-    if service.local_traffic {
+    let local_traffic = service.local_traffic && !selection.unfiltered;
+    if local_traffic {
         candidates.retain(|candidate| {
             let node = candidate.target.pod().and_then(|pod| pod.node.as_ref());
             node.is_some() && node == selection.node.as_ref()
@@ -285,7 +291,7 @@ fn select_candidates<'a>(
     if candidates.iter().any(|candidate| candidate.source.ready) {
         candidates.retain(|candidate| candidate.source.ready);
     }
-    if service.local_traffic {
+    if local_traffic || selection.unfiltered {
         return candidates;
     }
     // Hints only apply if all addresses have them; otherwise Kubernetes could not balance the
@@ -356,6 +362,17 @@ fn to_endpoint(
     };
     let locality = candidate.locality(selection);
     endpoint.labels = endpoint.labels.with(ZONE_LOCALITY, locality);
+    if let Some(cluster) = &settings.cluster {
+        let Name { namespace, name } = &selection.service;
+        let labels = [
+            ("target_cluster", cluster),
+            ("target_service", name),
+            ("target_service_namespace", namespace),
+        ];
+        for (key, value) in labels {
+            endpoint.labels = endpoint.labels.with(key, value);
+        }
+    }
     let pod = candidate.target.pod().map(|pod| pod.name.clone());
     Some(ServiceEndpoint { endpoint, pod })
 }

@@ -21,6 +21,8 @@ pub struct DestinationSettings {
     /// Whether endpoints have IPv6 addresses, which are preferred over the pod's IPv4 address.
     pub ipv6: bool,
     pub meshed_http2_params: Option<Http2Params>,
+    /// The name of the cluster, if it is another one than the clients'.
+    pub cluster: Option<Arc<str>>,
 }
 
 impl DestinationSettings {

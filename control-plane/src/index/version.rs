@@ -40,7 +40,7 @@ const MAX_PREPARED: usize = 4;
 
 impl<V> Version<V> {
     /// A value that was computed for a new reader.
-    pub(super) fn new(value: V) -> Self {
+    pub(crate) fn new(value: V) -> Self {
         Self {
             value: Arc::new(value),
             changed_at: None,
@@ -49,7 +49,7 @@ impl<V> Version<V> {
     }
 
     /// A value that follows from a change reported at this time.
-    pub(super) fn changed(value: V, at: Instant) -> Self {
+    pub(crate) fn changed(value: V, at: Instant) -> Self {
         Self {
             changed_at: Some(at),
             ..Self::new(value)

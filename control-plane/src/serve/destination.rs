@@ -22,6 +22,7 @@ use crate::index::{
     DestinationIndex, EndpointSet, EndpointsError, EndpointsKey, ProfileError, ProfileKey,
     ProfileTarget, Subscription, Version,
 };
+use crate::remote::{Clusters, RemoteDiscovery};
 
 mod endpoint_messages;
 
@@ -29,6 +30,7 @@ mod endpoint_messages;
 pub struct DestinationService {
     // Locked while a value is looked up, never across an await.
     index: Arc<Mutex<DestinationIndex>>,
+    remote: Arc<RemoteDiscovery>,
     cluster_domain: Arc<str>,
     drain: drain::Watch,
     get: Method,
@@ -38,13 +40,22 @@ pub struct DestinationService {
 impl DestinationService {
     pub fn new(index: Arc<Mutex<DestinationIndex>>, drain: drain::Watch, calls: &Calls) -> Self {
         let cluster_domain = index.lock().settings().cluster_domain.clone();
+        let remote = RemoteDiscovery::new(index.clone(), Clusters::default());
         Self {
             index,
+            remote,
             cluster_domain,
             drain,
             get: calls.method(SERVICE_NAME, "Get"),
             get_profile: calls.method(SERVICE_NAME, "GetProfile"),
         }
+    }
+
+    /// Finds the endpoints of Services with members elsewhere in these clusters.
+    #[must_use]
+    pub(crate) fn with_clusters(self, clusters: Clusters) -> Self {
+        let remote = RemoteDiscovery::new(self.index.clone(), clusters);
+        Self { remote, ..self }
     }
 
     fn endpoints(&self, request: &Request<ExtendedRequest>) -> Result<Updates<Bytes>, Status> {
@@ -73,8 +84,13 @@ impl DestinationService {
             hostname: instance,
             node: (!context.node.is_empty()).then(|| context.node.into()),
             family,
+            unfiltered: false,
         };
-        let subscription = self.index.lock().endpoints(key.clone())?;
+        let members = self.remote.endpoints(&key);
+        let subscription = match members {
+            Some(endpoints) => Subscription::Cached(endpoints),
+            None => self.index.lock().endpoints(key.clone())?,
+        };
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
         let encoded = self.get.encoded();
         let mut sent: Option<Arc<EndpointSet>> = None;

@@ -34,6 +34,7 @@ mod absent;
 mod certificates;
 mod endpoints;
 mod injector;
+mod links;
 #[path = "../shared/manifests.rs"]
 mod manifests;
 #[path = "../shared/messages.rs"]

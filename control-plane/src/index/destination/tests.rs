@@ -27,6 +27,7 @@ fn key(port: u16) -> EndpointsKey {
         hostname: None,
         node: None,
         family: None,
+        unfiltered: false,
     }
 }
 

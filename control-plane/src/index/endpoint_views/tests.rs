@@ -132,6 +132,7 @@ fn key(node: &str, port: u16) -> EndpointsKey {
         hostname: None,
         node: (!node.is_empty()).then(|| node.into()),
         family: None,
+        unfiltered: false,
     }
 }
 

@@ -45,6 +45,7 @@ pub(crate) fn destination_settings() -> DestinationSettings {
         transport_header: true,
         ipv6: false,
         meshed_http2_params: None,
+        cluster: None,
     }
 }
 

@@ -70,6 +70,7 @@ fn versions(cluster: &Cluster) -> watch::Receiver<Arc<Version<EndpointSet>>> {
         hostname: None,
         node: None,
         family: None,
+        unfiltered: false,
     };
     match cluster.index.lock().endpoints(key).unwrap() {
         Subscription::Cached(values) => values,

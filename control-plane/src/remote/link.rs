@@ -1,0 +1,64 @@
+//! The credentials of a linked cluster, in a Secret of the control plane's namespace.
+
+use std::sync::Arc;
+
+use mesh_cluster::api_server::{LinkedKubeconfig, LinkedKubeconfigError};
+use mesh_core::annotation::{CLUSTER_DOMAIN, CLUSTER_NAME, TRUST_DOMAIN};
+use mesh_k8s::kinds::{ObjectMeta, Secret};
+use mesh_k8s::pod::meta_annotation;
+
+/// A linked cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Link {
+    pub(super) cluster: Arc<str>,
+    /// The trust domain of its identities.
+    pub(super) trust_domain: Arc<str>,
+    pub(super) cluster_domain: Arc<str>,
+    pub(super) kubeconfig: LinkedKubeconfig,
+}
+
+/// Why a Secret is not a link.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error("has no label {CLUSTER_NAME} with the name of the cluster")]
+    Name,
+    #[error("has no annotation {0}")]
+    Annotation(&'static str),
+    #[error("has no key {KEY}")]
+    Key,
+    #[error("{KEY}: is not UTF-8")]
+    Text,
+    #[error("{KEY}")]
+    Kubeconfig(#[source] LinkedKubeconfigError),
+}
+
+/// The type of the Secrets, as in Linkerd.
+pub(super) const TYPE: &str = "mirror.linkerd.io/remote-kubeconfig";
+
+/// The key of the Secret with the kubeconfig.
+const KEY: &str = "kubeconfig";
+
+impl Link {
+    pub(super) fn read(secret: &Secret) -> Result<Self, LinkError> {
+        let meta = &secret.metadata;
+        let labels = meta.labels.as_ref();
+        let cluster = labels.and_then(|labels| labels.get(CLUSTER_NAME));
+        let cluster = cluster.filter(|name| !name.is_empty());
+        let data = secret.data.as_ref().and_then(|data| data.get(KEY));
+        let data = &data.ok_or(LinkError::Key)?.0;
+        let text = str::from_utf8(data).map_err(|_invalid| LinkError::Text)?;
+        Ok(Self {
+            cluster: cluster.ok_or(LinkError::Name)?.as_str().into(),
+            trust_domain: required(meta, TRUST_DOMAIN)?,
+            cluster_domain: required(meta, CLUSTER_DOMAIN)?,
+            kubeconfig: LinkedKubeconfig::read(text).map_err(LinkError::Kubeconfig)?,
+        })
+    }
+}
+
+fn required(meta: &ObjectMeta, annotation: &'static str) -> Result<Arc<str>, LinkError> {
+    let value = meta_annotation(meta, annotation).filter(|value| !value.is_empty());
+    value
+        .map(Arc::from)
+        .ok_or(LinkError::Annotation(annotation))
+}
