@@ -289,6 +289,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn host_matches_in_any_case_and_with_a_final_dot() {
+        let exact = HostMatch::Exact("web.example".into());
+        let suffix = HostMatch::Suffix(["example", "com"].map(Into::into).into());
+        for (host, is_exact, is_suffix) in [
+            ("web.example", true, false),
+            ("WEB.example.", true, false),
+            ("a.web.example", false, false),
+            ("a.example.com", false, false),
+            ("a.com.example", false, true),
+            ("com.example", false, false),
+        ] {
+            assert_eq!(exact.is_match(host), is_exact, "{host}");
+            assert_eq!(suffix.is_match(host), is_suffix, "{host}");
+        }
+    }
+
+    #[test]
     fn host_names_have_labels_of_lower_case_letters_digits_and_hyphens() {
         let label = "a".repeat(63);
         let longest = [&*label, &label, &label, &label[..61]].join(".");

@@ -181,6 +181,26 @@ mod tests {
         })
     }
 
+    #[test]
+    fn small_writes_are_buffered_until_they_are_written() {
+        let mut output = output();
+        output.write(|out| out.extend_from_slice(b"small"));
+        assert_eq!(
+            (output.buffer_len(), output.len(), output.chunks()),
+            (5, 5, 0)
+        );
+        output.push(Bytes::from(vec![0; 10_000]));
+        assert_eq!(
+            (output.buffer_len(), output.len(), output.chunks()),
+            (5, 10_005, 1)
+        );
+        output.advance(10_005);
+        assert_eq!(
+            (output.buffer_len(), output.len(), output.chunks()),
+            (0, 0, 0)
+        );
+    }
+
     proptest::proptest! {
         /// For any sizes of writes and reads.
         #[test]

@@ -67,6 +67,11 @@ fn redirect_replaces_host_port_and_scheme() {
         Some("301 https://a.example/x"),
     );
     check(
+        to(https(), "", Some(443)),
+        "http://a.example:8080/x",
+        Some("301 https://a.example/x"),
+    );
+    check(
         to(https(), "", Some(8443)),
         "http://a.example:8080/x",
         Some("301 https://a.example:8443/x"),

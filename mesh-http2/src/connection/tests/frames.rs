@@ -43,6 +43,43 @@ fn connection_has_responded_with_the_first_field_block() {
     assert!(!serving().has_responded(), "a server");
 }
 
+/// Also of an interim response, when the block of another stream has followed.
+#[test]
+fn response_has_begun_with_any_field_block_of_its_stream() {
+    const CONTINUE: &[u8] = &[0x48, 3, b'1', b'0', b'0'];
+    let mut client = greeted(&config(Role::Client));
+    let get = Request::get("http://web/").body(()).unwrap();
+    let ids = [(); 3].map(|()| client.open(&get, None, true));
+    let begun = |client: &Connection| ids.map(|id| client.has_response_begun(id));
+    assert_eq!(begun(&client), [false; 3]);
+    receive(&mut client, HEADERS, END_HEADERS, ids[0].0, CONTINUE);
+    assert_eq!(begun(&client), [true, false, false]);
+    receive(&mut client, HEADERS, END_HEADERS, ids[1].0, &[0x88]);
+    assert_eq!(begun(&client), [true, true, false]);
+    receive(&mut client, HEADERS, END_HEADERS, ids[2].0, &[0x88]);
+    assert_eq!(begun(&client), [true; 3]);
+}
+
+/// Only the padding is returned to the windows before the data is read.
+#[test]
+fn padding_does_not_widen_the_windows() {
+    let mut server = serving();
+    let payload = [&[10][..], &[b'x'; 15_000], &[0; 10]].concat();
+    const PADDED: u8 = 0x8;
+    let padded = bytes(DATA, PADDED, 1, &payload);
+    let refused = (0..10).position(|_| {
+        let mut rest = &padded[..];
+        while let Ok(taken) = server.receive(rest) {
+            rest = &rest[taken..];
+            if rest.is_empty() {
+                return false;
+            }
+        }
+        true
+    });
+    assert_eq!(refused, Some(4), "after 65,535 bytes");
+}
+
 #[test]
 fn data_is_little_work_for_its_bytes() {
     let mut server = serving();
