@@ -5,6 +5,7 @@ mod clients;
 mod dashboard;
 mod external;
 mod faults;
+mod gateway;
 mod ingress;
 mod injection;
 pub(crate) mod manifests;

@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::header::FORWARDED;
-use http::{HeaderMap, HeaderValue};
+use http::header::{FORWARDED, HOST};
+use http::{HeaderMap, HeaderValue, Version};
 use mesh_core::identity::Identity;
 
 use crate::discovery::NameAddr;
@@ -36,6 +36,7 @@ pub(super) struct GatewayTarget {
 impl GatewayTarget {
     /// Refuses a request for a Service of another domain, and one that has passed this gateway.
     /// Any other request gets the field `forwarded`, which other gateways stop it by.
+    #[cold]
     pub(super) fn admit(
         &self,
         request: &mut Request,
@@ -50,12 +51,21 @@ impl GatewayTarget {
             let message = "the request has passed this gateway before";
             return Err(Error::new(Kind::GatewayLoop, message));
         }
-        let host = request.uri().authority().map(|it| it.as_str());
+        let authority = request.uri().authority().map(|it| it.as_str().to_owned());
         let client = client.map(Identity::as_str);
-        let forwarded = forwarded(own.as_str(), client, host);
-        let forwarded = HeaderValue::from_str(&forwarded)
-            .map_err(|_invalid| Error::new(Kind::Unexpected, "the request cannot be forwarded"))?;
-        request.headers_mut().append(FORWARDED, forwarded);
+        let forwarded = forwarded(own.as_str(), client, authority.as_deref());
+        let invalid = |_| Error::new(Kind::Unexpected, "the request cannot be forwarded");
+        let is_http1 = request.version() != Version::HTTP_2;
+        let headers = request.headers_mut();
+        let forwarded = HeaderValue::from_str(&forwarded).map_err(invalid)?;
+        headers.append(FORWARDED, forwarded);
+        // The client's proxy has replaced the authority, and removed the Host of HTTP/1.
+        if let Some(authority) = authority
+            && is_http1
+        {
+            let host = HeaderValue::from_str(&authority).map_err(invalid)?;
+            headers.insert(HOST, host);
+        }
         Ok(())
     }
 

@@ -286,9 +286,12 @@ impl RequestHandler {
                 headers.remove(CLIENT_ID);
             }
         }
-        uri::replace_unsent_authority(request, self.peer.target);
+        let is_gateway = matches!(self.to, Destination::Gateway(_));
+        if !is_gateway {
+            uri::replace_unsent_authority(request, self.peer.target);
+        }
         // A peer that names the target in a transport header must send the authority too.
-        let fallback = (!self.peer.is_direct()).then_some(self.peer.target);
+        let fallback = (!is_gateway && !self.peer.is_direct()).then_some(self.peer.target);
         if !uri::set_authority(request, fallback) {
             return Err(Error::new(Kind::Unexpected, "the request has no authority"));
         }

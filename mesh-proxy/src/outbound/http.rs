@@ -138,8 +138,8 @@ impl Http {
         }
     }
 
-    /// Sends a request to a destination that another proxy has chosen. `dialled` is the address of
-    /// the client's connection.
+    /// Sends a request of `client` to a destination that another proxy has chosen. `dialled` is the
+    /// address of the client's connection.
     pub(super) async fn send_to(
         &self,
         destination: Destination,
@@ -147,17 +147,7 @@ impl Http {
         dialled: SocketAddr,
         request: &mut Request,
     ) -> Result<Response, Reset> {
-        match self.target_of(destination.clone()).await {
-            Ok(target) => {
-                let routes = target.routes();
-                target.handle(client, dialled, routes, request).await
-            }
-            Err(error) => {
-                let request_context = RequestContext::new(request, None);
-                let error = ingress::discovery_error(error);
-                error_response(&self.context, &destination, request_context, error)
-            }
-        }
+        ingress::send_to(self, destination, client, dialled, request).await
     }
 
     /// Looks up a target, unless this thread has it.

@@ -250,3 +250,32 @@ fn requests_pass_both_proxies_to_the_service_of_the_other_cluster() {
         assert_eq!(scene.answers.lookups(BOOKS), 1, "{speaks:?}");
     });
 }
+
+/// The application gets one `Host`: the name that its own cluster knows it by.
+#[test]
+fn host_of_http1_is_the_name_in_the_other_cluster() {
+    run(async || {
+        let scene = Scene::new().await;
+        let app = App::start().await;
+        scene.service(app.addr);
+        let addr = scene.gateway.listen((POD, INBOUND_PORT).into()).await;
+        let mirror: SocketAddr = (POD, 8080).into();
+        let mut profile = pod(addr, ProtocolHint::Http2, Some(addr.port()));
+        profile.endpoint = profile.endpoint.map(|endpoint| Endpoint {
+            authority_override: Some(BOOKS.into()),
+            ..endpoint
+        });
+        scene.world.knows(mirror, profile.clone());
+        scene.answers.profile(mirror, profile);
+        let client = scene.world.proxy(CLIENT);
+        let mut client = client.outbound(mirror).await;
+        send(&mut client, "GET /a HTTP/1.1\r\nhost: web-east\r\n\r\n").await;
+        let (_server, request) = app.receive().await;
+        let expected = format!(
+            "GET /a HTTP/1.1\r\nl5d-client-id: {CLIENT}\r\n\
+             forwarded: by={WEB};for={CLIENT};host=\"{BOOKS}\";proto=https\r\n\
+             host: {BOOKS}\r\n\r\n"
+        );
+        assert_eq!(request, expected);
+    });
+}

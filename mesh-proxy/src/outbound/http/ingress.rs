@@ -12,7 +12,7 @@ use http::HeaderMap;
 use mesh_http2::ErrorCode;
 use mesh_runtime::drain::Part;
 
-use super::{Http, HttpTarget};
+use super::{Http, HttpTarget, Routes};
 use crate::discovery::{Destination, DiscoveryError, InvalidNameAddr, NameAddr, TargetObject};
 use crate::error::{Error, Kind};
 use crate::http::headers::DST_OVERRIDE;
@@ -50,23 +50,16 @@ impl IngressConnection {
         drain: &Part,
         request: &mut Request,
     ) -> Result<Response, Reset> {
-        match self.target(request.headers_mut()).await {
-            Ok(target) => {
-                let routes = target.routes();
-                if self.is_replaced(&target) {
-                    drain.drain();
-                    return Err(Reset(ErrorCode::REFUSED_STREAM));
-                }
-                target
-                    .handle(client, self.original_dst, routes, request)
-                    .await
-            }
-            Err(error) => {
-                let request_context = RequestContext::new(request, None);
-                let dst = &self.original_dst.into();
-                super::error_response(&self.http.context, dst, request_context, error)
-            }
+        let target = self.target(request.headers_mut()).await;
+        let target = target.map(|target| (target.routes(), target));
+        if let Ok((_, target)) = &target
+            && self.is_replaced(target)
+        {
+            drain.drain();
+            return Err(Reset(ErrorCode::REFUSED_STREAM));
         }
+        let dst = self.original_dst;
+        respond(&self.http, target, &dst.into(), client, dst, request).await
     }
 
     /// Whether the target is the original destination and belongs to another object than before.
@@ -122,6 +115,39 @@ impl IngressConnection {
     }
 }
 
+/// Sends a request to its target, or responds with the error of the lookup of `destination`.
+async fn respond(
+    http: &Http,
+    target: Result<(Rc<Routes>, Rc<HttpTarget>), Error>,
+    destination: &Destination,
+    client: SocketAddr,
+    original_dst: SocketAddr,
+    request: &mut Request,
+) -> Result<Response, Reset> {
+    match target {
+        Ok((routes, target)) => target.handle(client, original_dst, routes, request).await,
+        Err(error) => {
+            let request_context = RequestContext::new(request, None);
+            super::error_response(&http.context, destination, request_context, error)
+        }
+    }
+}
+
+/// Sends a request of `client` to a destination that another proxy has chosen. `dialled` is the
+/// address of the client's connection.
+pub(super) async fn send_to(
+    http: &Http,
+    destination: Destination,
+    client: SocketAddr,
+    dialled: SocketAddr,
+    request: &mut Request,
+) -> Result<Response, Reset> {
+    let target = http.target_of(destination.clone()).await;
+    let target = target.map(|target| (target.routes(), target));
+    let target = target.map_err(discovery_error);
+    respond(http, target, &destination, client, dialled, request).await
+}
+
 /// Removes `l5d-dst-override` and returns its value. Several values are ambiguous.
 fn take_override(headers: &mut HeaderMap) -> Result<Option<NameAddr>, InvalidNameAddr> {
     let mut values = headers.get_all(DST_OVERRIDE).iter();
@@ -137,7 +163,7 @@ fn take_override(headers: &mut HeaderMap) -> Result<Option<NameAddr>, InvalidNam
     name.map(Some)
 }
 
-pub(super) fn discovery_error(error: DiscoveryError) -> Error {
+fn discovery_error(error: DiscoveryError) -> Error {
     let kind = match &error {
         DiscoveryError::Refused { .. }
         | DiscoveryError::NoProfile { .. }
