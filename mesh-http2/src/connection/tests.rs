@@ -2,6 +2,7 @@
 //! hand-made frames.
 
 mod client_closed;
+mod flow_control;
 mod frames;
 mod hostile;
 mod pair;
@@ -42,6 +43,7 @@ const POST: &[u8] = &[0x83, 0x86, 0x84, 0x01, 3, b'w', b'e', b'b'];
 
 const END_STREAM: u8 = frame::END_STREAM;
 const END_HEADERS: u8 = frame::END_HEADERS;
+const PADDED: u8 = 0x8;
 const BOTH: u8 = END_STREAM | END_HEADERS;
 
 /// A connection that has received its peer's SETTINGS and an acknowledgement of its own, and a
@@ -55,6 +57,18 @@ fn greeted(config: &Config) -> Connection {
     receive(&mut connection, SETTINGS, frame::ACK, 0, &[]);
     output(&mut connection);
     connection
+}
+
+/// A server that has received the client's preface.
+fn server() -> Connection {
+    greeted(&config(Role::Server))
+}
+
+/// A server with an incomplete request on stream 1.
+fn serving() -> Connection {
+    let mut server = server();
+    receive(&mut server, HEADERS, END_HEADERS, 1, POST);
+    server
 }
 
 /// Drops both halves of a stream.

@@ -4,20 +4,7 @@ use std::task::Poll;
 
 use super::*;
 
-const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-
-/// A server that has received the client's preface.
-fn server() -> Connection {
-    greeted(&config(Role::Server))
-}
-
-/// A server with an incomplete request on stream 1.
-fn serving() -> Connection {
-    let mut server = server();
-    receive(&mut server, HEADERS, END_HEADERS, 1, POST);
-    server
-}
 
 #[test]
 fn preface_in_pieces_is_followed_by_frames() {
@@ -30,73 +17,6 @@ fn preface_in_pieces_is_followed_by_frames() {
         );
         assert!(server.has_peer_settings(), "{cut}");
     }
-}
-
-#[test]
-fn connection_has_responded_with_the_first_field_block() {
-    let mut client = greeted(&config(Role::Client));
-    let get = Request::get("http://web/").body(()).unwrap();
-    client.open(&get, None, true);
-    assert!(!client.has_responded());
-    receive(&mut client, HEADERS, END_HEADERS, 1, &[0x88]);
-    assert!(client.has_responded());
-    assert!(!serving().has_responded(), "a server");
-}
-
-/// Also of an interim response, when the block of another stream has followed.
-#[test]
-fn response_has_begun_with_any_field_block_of_its_stream() {
-    const CONTINUE: &[u8] = &[0x48, 3, b'1', b'0', b'0'];
-    let mut client = greeted(&config(Role::Client));
-    let get = Request::get("http://web/").body(()).unwrap();
-    let ids = [(); 3].map(|()| client.open(&get, None, true));
-    let begun = |client: &Connection| ids.map(|id| client.has_response_begun(id));
-    assert_eq!(begun(&client), [false; 3]);
-    receive(&mut client, HEADERS, END_HEADERS, ids[0].0, CONTINUE);
-    assert_eq!(begun(&client), [true, false, false]);
-    receive(&mut client, HEADERS, END_HEADERS, ids[1].0, &[0x88]);
-    assert_eq!(begun(&client), [true, true, false]);
-    receive(&mut client, HEADERS, END_HEADERS, ids[2].0, &[0x88]);
-    assert_eq!(begun(&client), [true; 3]);
-}
-
-/// Only the padding is returned to the windows before the data is read.
-#[test]
-fn padding_does_not_widen_the_windows() {
-    let mut server = serving();
-    let payload = [&[10][..], &[b'x'; 15_000], &[0; 10]].concat();
-    const PADDED: u8 = 0x8;
-    let padded = bytes(DATA, PADDED, 1, &payload);
-    let refused = (0..10).position(|_| {
-        let mut rest = &padded[..];
-        while let Ok(taken) = server.receive(rest) {
-            rest = &rest[taken..];
-            if rest.is_empty() {
-                return false;
-            }
-        }
-        true
-    });
-    assert_eq!(refused, Some(4), "after 65,535 bytes");
-}
-
-#[test]
-fn data_is_little_work_for_its_bytes() {
-    let mut server = serving();
-    server.receive(&bytes(DATA, 0, 1, &[0; 16_000])).unwrap();
-    let work = server.work();
-    assert!((15..32).contains(&work), "{work}");
-}
-
-/// A client may exceed the limit of concurrent streams before it knows it.
-#[test]
-fn refused_streams_cost_less_than_errors() {
-    let mut server = server();
-    for number in 0..LIMITS.max_concurrent_streams + 500 {
-        receive(&mut server, HEADERS, BOTH, 2 * number + 1, GET);
-        output(&mut server);
-    }
-    assert!(server.failure().is_none());
 }
 
 /// The response to a frame after RST_STREAM does not depend on whether the stream's owner has
@@ -367,78 +287,6 @@ fn body_must_match_content_length() {
     assert!(server.next_request().is_none());
 }
 
-#[test]
-fn data_beyond_window_is_rejected() {
-    let frame = bytes(DATA, 0, 1, &[0; 16_384]);
-    let mut server = serving();
-    for _ in 0..3 {
-        server.receive(&frame).unwrap();
-        assert_eq!(reported_error(&mut server), None);
-    }
-    // The windows of the stream and the connection have the same size.
-    server.receive(&frame).unwrap_err();
-    assert_error(&mut server, 0, ErrorCode::FLOW_CONTROL_ERROR);
-
-    let larger = Config {
-        connection_window: 1 << 20,
-        ..config(Role::Server)
-    };
-    let mut server = Connection::new(&larger);
-    server.receive(PREFACE).unwrap();
-    receive(&mut server, SETTINGS, 0, 0, &[]);
-    receive(&mut server, HEADERS, END_HEADERS, 1, POST);
-    for _ in 0..4 {
-        server.receive(&frame).unwrap();
-    }
-    assert_error(&mut server, 1, ErrorCode::FLOW_CONTROL_ERROR);
-}
-
-/// Before the acknowledgement the client may use the window that the protocol begins with.
-#[test]
-fn data_beyond_a_smaller_window_is_accepted_until_its_acknowledgement() {
-    let mut server = Connection::new(&Config {
-        stream_window: 100,
-        ..config(Role::Server)
-    });
-    server.receive(PREFACE).unwrap();
-    receive(&mut server, SETTINGS, 0, 0, &[]);
-    receive(&mut server, HEADERS, END_HEADERS, 1, POST);
-    receive(&mut server, DATA, 0, 1, &[0; 1000]);
-    assert_eq!(reported_error(&mut server), None);
-    receive(&mut server, SETTINGS, frame::ACK, 0, &[]);
-    receive(&mut server, DATA, 0, 1, b"x");
-    assert_error(&mut server, 1, ErrorCode::FLOW_CONTROL_ERROR);
-}
-
-#[test]
-fn padding_is_removed_from_data() {
-    let mut server = serving();
-    let payload = [&[3][..], b"data", &[0; 3]].concat();
-    for cut in 1..payload.len() + 9 {
-        for piece in bytes(DATA, PADDED, 1, &payload).chunks(cut) {
-            server.receive(piece).unwrap();
-        }
-        let id = StreamId(1);
-        let Poll::Ready(Some(Ok(BodyFrame::Data(data)))) = server.poll_body_frame(id, noop_waker())
-        else {
-            panic!("there is no data");
-        };
-        assert_eq!(data, "data");
-    }
-}
-
-/// Padding is subject to flow control, but never read.
-#[test]
-fn padding_releases_flow_control_capacity() {
-    let mut server = serving();
-    let payload = [&[255, b'x', b'y'][..], &[0; 255]].concat();
-    for _ in 0..1000 {
-        receive(&mut server, DATA, PADDED, 1, &payload);
-        let piece = server.poll_body_frame(StreamId(1), noop_waker());
-        assert!(matches!(piece, Poll::Ready(Some(Ok(_)))));
-    }
-}
-
 /// Also when the client continues to use the stream.
 #[test]
 fn stream_error_is_reported_once() {
@@ -569,30 +417,6 @@ fn incomplete_preface_and_field_block_are_pending_input() {
     receive(&mut server, HEADERS, END_HEADERS, 3, POST);
     server.receive(&bytes(DATA, 0, 3, b"slow")[..11]).unwrap();
     assert_eq!(server.pending_input(), None);
-}
-
-#[test]
-fn initial_window_size_changes_open_streams() {
-    let mut server = server();
-    receive(&mut server, HEADERS, BOTH, 1, GET);
-    let id = server.next_request().unwrap().id;
-    server.respond(id, &Response::new(()), false);
-    let capacity = |server: &mut Connection| {
-        let capacity = server.poll_capacity(id, noop_waker());
-        capacity.map(Result::unwrap)
-    };
-    let limit = send::DEFAULT_OUTPUT_LIMIT.min(65_535);
-    assert_eq!(capacity(&mut server), Poll::Ready(limit));
-    server.send_data(id, vec![0; 1000].into(), false);
-    output(&mut server);
-    let window = |size: u32| bytes(SETTINGS, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat());
-    server.receive(&window(500)).unwrap();
-    assert!(capacity(&mut server).is_pending(), "500 too many");
-    let (flag, waker) = Flag::new();
-    assert!(server.poll_capacity(id, &waker).is_pending());
-    server.receive(&window(1700)).unwrap();
-    assert!(flag.was_woken());
-    assert_eq!(capacity(&mut server), Poll::Ready(700));
 }
 
 proptest::proptest! {

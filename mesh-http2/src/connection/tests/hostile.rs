@@ -361,3 +361,22 @@ fn unacknowledged_goaway_ping_is_followed_by_the_final_goaway() {
     assert_eq!(frame::goaway(payload), Ok((0, ErrorCode::NO_ERROR)));
     assert!(server.is_closed(), "nothing is open");
 }
+
+#[test]
+fn data_is_little_work_for_its_bytes() {
+    let mut server = serving();
+    server.receive(&bytes(DATA, 0, 1, &[0; 16_000])).unwrap();
+    let work = server.work();
+    assert!((15..32).contains(&work), "{work}");
+}
+
+/// A client may exceed the limit of concurrent streams before it knows it.
+#[test]
+fn refused_streams_cost_less_than_errors() {
+    let mut server = server();
+    for number in 0..LIMITS.max_concurrent_streams + 500 {
+        receive(&mut server, HEADERS, BOTH, 2 * number + 1, GET);
+        output(&mut server);
+    }
+    assert!(server.failure().is_none());
+}

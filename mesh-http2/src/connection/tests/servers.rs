@@ -267,3 +267,31 @@ fn a_hundred_requests_are_sent_before_the_settings_of_the_server() {
     assert!(flag.was_woken());
     assert!(client.poll_ready(&waker).is_ready());
 }
+
+#[test]
+fn connection_has_responded_with_the_first_field_block() {
+    let mut client = greeted(&config(Role::Client));
+    let get = Request::get("http://web/").body(()).unwrap();
+    client.open(&get, None, true);
+    assert!(!client.has_responded());
+    receive(&mut client, HEADERS, END_HEADERS, 1, &[0x88]);
+    assert!(client.has_responded());
+    assert!(!serving().has_responded(), "a server");
+}
+
+/// Also of an interim response, when the block of another stream has followed.
+#[test]
+fn response_has_begun_with_any_field_block_of_its_stream() {
+    const CONTINUE: &[u8] = &[0x48, 3, b'1', b'0', b'0'];
+    let mut client = greeted(&config(Role::Client));
+    let get = Request::get("http://web/").body(()).unwrap();
+    let ids = [(); 3].map(|()| client.open(&get, None, true));
+    let begun = |client: &Connection| ids.map(|id| client.has_response_begun(id));
+    assert_eq!(begun(&client), [false; 3]);
+    receive(&mut client, HEADERS, END_HEADERS, ids[0].0, CONTINUE);
+    assert_eq!(begun(&client), [true, false, false]);
+    receive(&mut client, HEADERS, END_HEADERS, ids[1].0, &[0x88]);
+    assert_eq!(begun(&client), [true, true, false]);
+    receive(&mut client, HEADERS, END_HEADERS, ids[2].0, &[0x88]);
+    assert_eq!(begun(&client), [true; 3]);
+}
