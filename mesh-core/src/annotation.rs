@@ -131,7 +131,7 @@ pub const LOAD_BIASER_PENALTY: &str = "balancer.alpha.linkerd.io/load-biaser-pen
 pub const LOAD_BIASER_MAX_RETRY_AFTER: &str =
     "balancer.alpha.linkerd.io/load-biaser-max-retry-after";
 
-/// The domain name of a Service in its own cluster, of which an object is the mirror.
+/// The domain name, in its own cluster, of the Service that an object mirrors.
 pub const REMOTE_SERVICE_FQN: &str = "mirror.linkerd.io/remote-svc-fq-name";
 /// The identity of the gateway of a mirrored Service's cluster.
 pub const REMOTE_GATEWAY_IDENTITY: &str = "mirror.linkerd.io/remote-gateway-identity";

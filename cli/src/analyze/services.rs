@@ -74,18 +74,18 @@ fn selection(objects: &Objects, service: &Object, findings: &mut Vec<Finding>) {
             Some(name) => format!("a TCP port with the name {name:?}"),
             None => format!("TCP port {target}, though they have others"),
         };
+        let owner = format!("{} {}", owner.kind, owner.name);
         let (part, fix) = if first.is_some() {
             (
-                "container of {} declares",
+                format!("container of {owner} declares"),
                 "use the name or the number of a container's port, or declare the port in the container",
             )
         } else {
             (
-                "port of {} is",
+                format!("port of {owner} is"),
                 "use the name of a port of the ExternalWorkload, or add the port there",
             )
         };
-        let part = part.replace("{}", &format!("{} {}", owner.kind, owner.name));
         findings.push(Finding::new(
             service,
             format!("spec.ports[{at}].targetPort"),

@@ -43,33 +43,25 @@ pub(super) fn desired_slices<'a>(
     slices: &Slices<'_>,
 ) -> BTreeMap<Arc<str>, ExternalSlice> {
     let mut groups = groups(service, workloads);
-    let empty = |family, ports: &[EndpointPort]| ExternalSlice {
+    let content = |family, ports: Vec<EndpointPort>, endpoints| ExternalSlice {
         service: name.name.clone(),
         service_uid: service.uid.clone(),
         labels: labels(name, service),
         family,
-        ports: ports.to_vec(),
-        endpoints: Vec::new(),
+        ports,
+        endpoints,
     };
     let mut desired = BTreeMap::new();
     let mut unused: Vec<(&Arc<str>, AddressFamily)> = Vec::new();
-    for (slice, content) in &slices.contents {
-        let key = (content.family, content.ports.clone());
+    for (slice, before) in &slices.contents {
+        let key = (before.family, before.ports.clone());
         let group = groups.get_mut(&key);
-        let kept = group.map_or_else(Vec::new, |group| keep(content, group));
+        let kept = group.map_or_else(Vec::new, |group| keep(before, group));
+        let (family, ports) = key;
         if kept.is_empty() {
-            unused.push((slice, content.family));
+            unused.push((slice, family));
         } else {
-            let slice = Arc::clone(slice);
-            let endpoints = kept;
-            let content = empty(content.family, &content.ports);
-            desired.insert(
-                slice,
-                ExternalSlice {
-                    endpoints,
-                    ..content
-                },
-            );
+            desired.insert(Arc::clone(slice), content(family, ports, kept));
         }
     }
     for ((family, ports), group) in groups {
@@ -93,14 +85,7 @@ pub(super) fn desired_slices<'a>(
                     slices.names.contains(slice) || desired.contains_key(slice)
                 }),
             };
-            let content = empty(family, &ports);
-            desired.insert(
-                slice,
-                ExternalSlice {
-                    endpoints,
-                    ..content
-                },
-            );
+            desired.insert(slice, content(family, ports.clone(), endpoints));
         }
     }
     desired

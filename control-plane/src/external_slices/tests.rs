@@ -448,7 +448,7 @@ fn slices_that_another_client_changes_are_repaired_and_other_slices_stay() {
     changed["endpoints"][0]["conditions"]["ready"] = false.into();
     cluster.store(&name, changed);
     assert_eq!(cluster.settle(), [("replace", name.clone())]);
-    // Without what the controller has to know, there is another one.
+    // A slice without its required fields is replaced by another one.
     let mut spoilt = slice.clone();
     spoilt["endpoints"][0]["addresses"] = json!(["vm.example"]);
     cluster.store(&name, spoilt);

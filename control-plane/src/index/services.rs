@@ -364,12 +364,7 @@ fn to_endpoint(
     endpoint.labels = endpoint.labels.with(ZONE_LOCALITY, locality);
     if let Some(cluster) = &settings.cluster {
         let Name { namespace, name } = &selection.service;
-        let labels = [
-            ("target_cluster", cluster),
-            ("target_service", name),
-            ("target_service_namespace", namespace),
-        ];
-        for (key, value) in labels {
+        for (key, value) in remote_labels(cluster, namespace, name) {
             endpoint.labels = endpoint.labels.with(key, value);
         }
     }
@@ -402,6 +397,19 @@ fn remote_endpoint(
     Some(endpoint)
 }
 
+/// Returns the labels for a Service of another cluster.
+fn remote_labels<'a>(
+    cluster: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+) -> [(&'static str, &'a str); 3] {
+    [
+        ("target_cluster", cluster),
+        ("target_service", name),
+        ("target_service_namespace", namespace),
+    ]
+}
+
 /// Returns the labels of a Service's endpoints. The mirror of another cluster's Service has labels
 /// for that one, too.
 fn set_labels(store: &Store, service: &Name) -> BTreeMap<String, String> {
@@ -414,14 +422,8 @@ fn set_labels(store: &Store, service: &Name) -> BTreeMap<String, String> {
         && let mut parts = remote.fqn.split('.')
         && let (Some(name), Some(namespace)) = (parts.next(), parts.next())
     {
-        labels.extend([
-            (
-                "target_cluster",
-                remote.cluster.as_deref().unwrap_or_default(),
-            ),
-            ("target_service", name),
-            ("target_service_namespace", namespace),
-        ]);
+        let cluster = remote.cluster.as_deref().unwrap_or_default();
+        labels.extend(remote_labels(cluster, namespace, name));
     }
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     labels.into_iter().map(owned).collect()

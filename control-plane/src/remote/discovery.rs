@@ -30,7 +30,7 @@ struct Sources {
     sets: Vec<Arc<Version<EndpointSet>>>,
     /// Each is notified of a change.
     watched: Vec<Watched>,
-    /// The changes of this cluster, among them those of the members.
+    /// Tells of changes of this cluster, which may be changes of the members.
     generation: watch::Receiver<Arc<u64>>,
     clusters: watch::Receiver<()>,
 }

@@ -138,18 +138,6 @@ impl Http {
         }
     }
 
-    /// Sends a request of `client` to a destination that another proxy has chosen. `dialled` is the
-    /// address of the client's connection.
-    pub(super) async fn send_to(
-        &self,
-        destination: Destination,
-        client: SocketAddr,
-        dialled: SocketAddr,
-        request: &mut Request,
-    ) -> Result<Response, Reset> {
-        ingress::send_to(self, destination, client, dialled, request).await
-    }
-
     /// Looks up a target, unless this thread has it.
     async fn target_of(&self, destination: Destination) -> Result<Rc<HttpTarget>, DiscoveryError> {
         if let Some(target) = self.targets.get(&destination)

@@ -42,6 +42,20 @@ impl Scene {
         self.answers.endpoints(BOOKS, &[app]);
     }
 
+    /// Adds the Service's mirror in the cluster of the client. Returns its address.
+    async fn mirror(&self) -> SocketAddr {
+        let addr = self.gateway.listen((POD, INBOUND_PORT).into()).await;
+        let mirror: SocketAddr = (POD, 8080).into();
+        let mut profile = pod(addr, ProtocolHint::Http2, Some(addr.port()));
+        profile.endpoint = profile.endpoint.map(|endpoint| Endpoint {
+            authority_override: Some(BOOKS.into()),
+            ..endpoint
+        });
+        self.world.knows(mirror, profile.clone());
+        self.answers.profile(mirror, profile);
+        mirror
+    }
+
     /// Connects as the proxy of another cluster does.
     async fn connect(&self, name: &str, session: SessionProtocol) -> Io {
         self.connect_as(CLIENT, name, session).await
@@ -235,15 +249,7 @@ fn requests_pass_both_proxies_to_the_service_of_the_other_cluster() {
     Speaks::each(async |speaks| {
         let scene = Scene::new().await;
         scene.service(App::start().await.named("books"));
-        let addr = scene.gateway.listen((POD, INBOUND_PORT).into()).await;
-        let mirror: SocketAddr = (POD, 8080).into();
-        let mut profile = pod(addr, ProtocolHint::Http2, Some(addr.port()));
-        profile.endpoint = profile.endpoint.map(|endpoint| Endpoint {
-            authority_override: Some(BOOKS.into()),
-            ..endpoint
-        });
-        scene.world.knows(mirror, profile.clone());
-        scene.answers.profile(mirror, profile);
+        let mirror = scene.mirror().await;
         let client = scene.world.proxy(CLIENT);
         let mut client = Client::new(client.outbound(mirror).await, speaks).await;
         assert_eq!(client.get().await, (200, "books".to_owned()), "{speaks:?}");
@@ -258,15 +264,7 @@ fn host_of_http1_is_the_name_in_the_other_cluster() {
         let scene = Scene::new().await;
         let app = App::start().await;
         scene.service(app.addr);
-        let addr = scene.gateway.listen((POD, INBOUND_PORT).into()).await;
-        let mirror: SocketAddr = (POD, 8080).into();
-        let mut profile = pod(addr, ProtocolHint::Http2, Some(addr.port()));
-        profile.endpoint = profile.endpoint.map(|endpoint| Endpoint {
-            authority_override: Some(BOOKS.into()),
-            ..endpoint
-        });
-        scene.world.knows(mirror, profile.clone());
-        scene.answers.profile(mirror, profile);
+        let mirror = scene.mirror().await;
         let client = scene.world.proxy(CLIENT);
         let mut client = client.outbound(mirror).await;
         send(&mut client, "GET /a HTTP/1.1\r\nhost: web-east\r\n\r\n").await;

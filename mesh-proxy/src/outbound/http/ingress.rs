@@ -133,19 +133,21 @@ async fn respond(
     }
 }
 
-/// Sends a request of `client` to a destination that another proxy has chosen. `dialled` is the
-/// address of the client's connection.
-pub(super) async fn send_to(
-    http: &Http,
-    destination: Destination,
-    client: SocketAddr,
-    dialled: SocketAddr,
-    request: &mut Request,
-) -> Result<Response, Reset> {
-    let target = http.target_of(destination.clone()).await;
-    let target = target.map(|target| (target.routes(), target));
-    let target = target.map_err(discovery_error);
-    respond(http, target, &destination, client, dialled, request).await
+impl Http {
+    /// Sends a request of `client` to a destination that another proxy has chosen. `dialled` is the
+    /// address of the client's connection.
+    pub(in crate::outbound) async fn send_to(
+        &self,
+        destination: Destination,
+        client: SocketAddr,
+        dialled: SocketAddr,
+        request: &mut Request,
+    ) -> Result<Response, Reset> {
+        let target = self.target_of(destination.clone()).await;
+        let target = target.map(|target| (target.routes(), target));
+        let target = target.map_err(discovery_error);
+        respond(self, target, &destination, client, dialled, request).await
+    }
 }
 
 /// Removes `l5d-dst-override` and returns its value. Several values are ambiguous.
