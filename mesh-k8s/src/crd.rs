@@ -10,6 +10,7 @@ pub mod external_workload;
 pub mod http_local_rate_limit_policy;
 pub mod http_route;
 mod identity_match;
+pub mod link;
 pub mod mesh_tls_authentication;
 pub mod network_authentication;
 pub mod server;
@@ -25,6 +26,7 @@ pub use http_local_rate_limit_policy::{
 };
 pub use http_route::{HttpRoute as PolicyHttpRoute, HttpRouteSpec as PolicyHttpRouteSpec};
 pub use identity_match::IdentityMatch;
+pub use link::{Link, LinkSpec, LinkStatus};
 pub use mesh_tls_authentication::{MeshTLSAuthentication, MeshTLSAuthenticationSpec};
 pub use network_authentication::{
     Network, NetworkAuthentication, NetworkAuthenticationSpec, NetworkError,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mesh_cluster::api_server::{LinkedKubeconfig, LinkedKubeconfigError};
 use mesh_core::annotation::{CLUSTER_DOMAIN, CLUSTER_NAME, TRUST_DOMAIN};
+use mesh_k8s::crd::link::CREDENTIALS_KEY as KEY;
 use mesh_k8s::kinds::{ObjectMeta, Secret};
 use mesh_k8s::pod::meta_annotation;
 
@@ -31,12 +32,6 @@ pub(super) enum LinkError {
     #[error("{KEY}")]
     Kubeconfig(#[source] LinkedKubeconfigError),
 }
-
-/// The type of the Secrets, as in Linkerd.
-pub(super) const TYPE: &str = "mirror.linkerd.io/remote-kubeconfig";
-
-/// The key of the Secret with the kubeconfig.
-const KEY: &str = "kubeconfig";
 
 impl Link {
     pub(super) fn read(secret: &Secret) -> Result<Self, LinkError> {

@@ -11,6 +11,7 @@ use mesh_cluster::source::kube::{KubeSource, kinds};
 use mesh_cluster::source::{self, Received};
 use mesh_core::annotation::CLUSTER_NAME;
 use mesh_core::rights::{self, Right};
+use mesh_k8s::crd::link::CREDENTIALS_TYPE;
 use mesh_k8s::kinds::{ResourceExt as _, Secret};
 use mesh_runtime::metrics::Registry;
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Clusters;
-use super::link::{Link, TYPE};
+use super::link::Link;
 use crate::index::{DestinationIndex, DestinationSettings};
 
 /// Adds and removes clusters as their Secrets say.
@@ -64,7 +65,7 @@ impl ClusterWatch {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let config = Config::default()
             .labels(CLUSTER_NAME)
-            .fields(&format!("type={TYPE}"));
+            .fields(&format!("type={CREDENTIALS_TYPE}"));
         let what = "Secrets of linked clusters";
         let backoff = Backoff::for_api_server();
         let mut events = Box::pin(watch_objects(secrets, config, what, backoff));
