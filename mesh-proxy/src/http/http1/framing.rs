@@ -205,12 +205,17 @@ pub(in crate::http) fn parse_decimal(text: &[u8]) -> Option<u64> {
 /// Whether the sender of a message keeps the connection open after it.
 pub(super) fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
     if !headers.contains_key(CONNECTION) {
-        return version == Version::HTTP_11;
+        return is_persistent(version);
     }
     let lists =
         |token: &[u8]| list_elements(headers, CONNECTION).any(|t| t.eq_ignore_ascii_case(token));
     (!lists(b"close") || Bug::CloseIgnored.is_planted())
         && (version == Version::HTTP_11 || lists(b"keep-alive"))
+}
+
+/// Whether connections of this version are kept open by default.
+pub(super) fn is_persistent(version: Version) -> bool {
+    version == Version::HTTP_11
 }
 
 /// Returns the elements of a comma-separated header, from all its lines, without whitespace around

@@ -160,11 +160,13 @@ fn parse_request_fields<'b>(
     let uri = parse_target(&method, bytes.slice_ref(target.as_bytes()))?;
     let version = parse_version(minor);
     check_host(bytes, parsed.headers)?;
-    let headers = parse_fields(bytes, parsed.headers)?;
+    let fields = parse_fields(bytes, parsed.headers)?;
+    let keeps_alive = fields.keeps_alive(version);
+    let headers = fields.headers;
     let body_length = framing::request_body_length(&method, version, &headers)?;
     Ok(ParsedRequest {
         raw_target: None,
-        keeps_alive: framing::keeps_alive(version, &headers),
+        keeps_alive,
         expects_continue: version == Version::HTTP_11
             && body_length != BodyLength::Bytes(0)
             && expects_continue(&headers),
@@ -224,16 +226,16 @@ fn parse_response_fields<'b>(
     let version = parse_version(minor);
     let reason = parsed.reason.unwrap_or_default();
     let standard = status.canonical_reason().unwrap_or_default();
-    let headers = parse_fields(bytes, parsed.headers)?;
+    let fields = parse_fields(bytes, parsed.headers)?;
     Ok(ParsedResponse {
         reason: (reason != standard && !reason.is_empty() && !Bug::ReasonLost.is_planted())
             .then(|| bytes.slice_ref(reason.as_bytes())),
         must_close: false,
         is_lenient: false,
-        keeps_alive: framing::keeps_alive(version, &headers),
+        keeps_alive: fields.keeps_alive(version),
         status,
         version,
-        headers,
+        headers: fields.headers,
     })
 }
 
@@ -253,7 +255,8 @@ pub(super) fn parse_trailers(
                 httparse::Status::Complete((_, fields)) => parse_fields(bytes, fields),
                 httparse::Status::Partial => Err(MessageError::InvalidFieldName),
             },
-        )?;
+        )?
+        .headers;
     let misplaced: Vec<_> = trailers
         .keys()
         .filter(|name| !is_allowed_in_trailers(name))
@@ -336,12 +339,31 @@ fn parse_target(method: &Method, target: Bytes) -> Result<Uri, MessageError> {
     Uri::from_maybe_shared(target).map_err(|_invalid| MessageError::InvalidTarget)
 }
 
+/// The fields of a message.
+struct Fields {
+    headers: HeaderMap,
+    /// Most messages have none, and are then spared their lookups.
+    has_connection_fields: bool,
+}
+
+impl Fields {
+    /// Whether the sender of the message keeps the connection open after it.
+    fn keeps_alive(&self, version: Version) -> bool {
+        if self.has_connection_fields {
+            return framing::keeps_alive(version, &self.headers);
+        }
+        framing::is_persistent(version)
+    }
+}
+
 /// Fields that describe the connection come last: they are removed or replaced later, and the map
 /// fills the place of a removed field with its last one, which would change the order of the
 /// others.
-fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<HeaderMap, MessageError> {
+fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<Fields, MessageError> {
     let mut headers = HeaderMap::with_capacity(fields.len());
+    let mut has_connection_fields = false;
     for is_last in [false, true] {
+        has_connection_fields = is_last;
         for field in fields {
             if is_connection_field(field.name) != is_last {
                 continue;
@@ -363,7 +385,10 @@ fn parse_fields(bytes: &Bytes, fields: &[httparse::Header<'_>]) -> Result<Header
             break;
         }
     }
-    Ok(headers)
+    Ok(Fields {
+        headers,
+        has_connection_fields,
+    })
 }
 
 /// A request may lack a host, because the dialled address identifies the destination, but it may

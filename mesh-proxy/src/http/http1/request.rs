@@ -5,7 +5,7 @@ use http::{HeaderMap, Method, Version};
 use http_body::Body as _;
 use mesh_planted::Bug;
 
-use super::{BodyEncoder, Connection, Error, FramingHeaders, encode};
+use super::{BodyEncoder, Connection, Error, FramingHeaders, encode, parse_decimal};
 use crate::http::{Body, Request, uri};
 
 /// The size of a body, as known before it is read.
@@ -83,7 +83,7 @@ fn choose_framing(
 /// Returns the `content-length` of a message, if it is single and valid.
 pub(super) fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let length = lengths.next()?.to_str().ok()?.parse().ok()?;
+    let length = parse_decimal(lengths.next()?.as_bytes())?;
     lengths.next().is_none().then_some(length)
 }
 
