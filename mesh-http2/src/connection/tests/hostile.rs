@@ -365,9 +365,16 @@ fn unacknowledged_goaway_ping_is_followed_by_the_final_goaway() {
 #[test]
 fn data_is_little_work_for_its_bytes() {
     let mut server = serving();
-    server.receive(&bytes(DATA, 0, 1, &[0; 16_000])).unwrap();
+    let frame = bytes(DATA, 0, 1, &[0; 16_000]);
+    server.receive(&frame).unwrap();
     let work = server.work();
     assert!((15..32).contains(&work), "{work}");
+    // The rest of a frame that arrives in pieces.
+    let (begin, rest) = frame.split_at(8_000);
+    server.receive(begin).unwrap();
+    server.receive(rest).unwrap();
+    let work = server.work();
+    assert!((7..16).contains(&work), "{work}");
 }
 
 /// A client may exceed the limit of concurrent streams before it knows it.
