@@ -15,4 +15,7 @@ mod objects;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::objects::{ExternalSlices, rights};
+pub(crate) use self::{
+    desired::is_accepted,
+    objects::{ExternalSlices, rights},
+};

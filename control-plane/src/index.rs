@@ -10,12 +10,16 @@
 //! receiver. [`DestinationIndex`] serves the destination service, [`PolicyIndex`] the policy
 //! service; each process has one of them.
 
+mod candidates;
 mod destination;
 mod endpoint_views;
 mod external_endpoints;
+mod membership;
+mod placement;
 mod pod_endpoints;
 mod policy;
 mod profile;
+mod selection;
 mod services;
 mod settings;
 #[cfg(test)]
@@ -27,7 +31,12 @@ pub use self::{
     destination::{DestinationIndex, EndpointsError, Subscription},
     policy::{InboundKey, PolicyIndex},
     profile::{ProfileError, ProfileKey, ProfileTarget},
-    services::{EndpointSet, EndpointsKey, ServiceEndpoint},
+    selection::EndpointsKey,
+    services::{EndpointSet, ServiceEndpoint},
     settings::DestinationSettings,
     version::{Messages, Version},
+};
+pub(crate) use self::{
+    membership::{Membership, Preference},
+    placement::Places,
 };

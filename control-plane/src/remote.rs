@@ -11,6 +11,7 @@
 mod clusters;
 mod discovery;
 mod link;
+mod union;
 mod watch;
 
 #[cfg(test)]

@@ -23,6 +23,10 @@ pub use self::{
     profile::{profile, profile_to_proto},
 };
 
+/// The header of a response to `Get` with the level of locality that the endpoints share with the
+/// client when the stream begins, or `all`. `meshctl` shows it; proxies have no use for it.
+pub const LEVEL_HEADER: &str = "mesh-locality-level";
+
 /// A received change of endpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {

@@ -22,6 +22,8 @@ pub const CONTROL_PLANE_NS: &str = "linkerd.io/control-plane-ns";
 pub const EXTENSION: &str = "linkerd.io/extension";
 /// The value of [`EXTENSION`] for the viz extension.
 pub const VIZ: &str = "viz";
+/// The value of [`EXTENSION`] for the multicluster extension.
+pub const MULTICLUSTER: &str = "multicluster";
 /// The URL of the Prometheus that the viz extension uses instead of its own.
 pub const EXTERNAL_PROMETHEUS: &str = "viz.linkerd.io/external-prometheus";
 /// Label: the control-plane component that the pod runs.
@@ -131,12 +133,32 @@ pub const LOAD_BIASER_PENALTY: &str = "balancer.alpha.linkerd.io/load-biaser-pen
 pub const LOAD_BIASER_MAX_RETRY_AFTER: &str =
     "balancer.alpha.linkerd.io/load-biaser-max-retry-after";
 
+/// The levels of locality that clients of a Service prefer, with their thresholds
+/// ([`crate::locality::Failover`]).
+pub const LOCALITY_FAILOVER: &str = "locality.linkerd.io/failover";
+
 /// The domain name, in its own cluster, of the Service that an object mirrors.
 pub const REMOTE_SERVICE_FQN: &str = "mirror.linkerd.io/remote-svc-fq-name";
 /// The identity of the gateway of a mirrored Service's cluster.
 pub const REMOTE_GATEWAY_IDENTITY: &str = "mirror.linkerd.io/remote-gateway-identity";
 /// The label with the name of a mirrored Service's cluster.
 pub const MIRRORED_CLUSTER: &str = "mirror.linkerd.io/cluster-name";
+/// The label, `true`, of the Services that mirror one of another cluster or join several.
+pub const MIRRORED_SERVICE: &str = "mirror.linkerd.io/mirrored-service";
+/// The label, `true`, of the Services whose endpoints are the gateway of another cluster.
+pub const MIRRORED_GATEWAY: &str = "mirror.linkerd.io/mirrored-gateway";
+/// The label of the Services that other clusters mirror: `true` behind the gateway, or
+/// `remote-discovery`.
+pub const EXPORTED: &str = "mirror.linkerd.io/exported";
+/// The label, `member`, of the Services that join Services of the same name in other clusters.
+pub const FEDERATED: &str = "mirror.linkerd.io/federated";
+/// The annotation of a gateway's Service with the gateway's identity.
+pub const GATEWAY_IDENTITY: &str = "mirror.linkerd.io/gateway-identity";
+/// The annotation of a gateway's Service with the path of probes.
+pub const GATEWAY_PROBE_PATH: &str = "mirror.linkerd.io/probe-path";
+/// The annotation of a gateway's Service with the time between probes: a duration, or a number of
+/// seconds.
+pub const GATEWAY_PROBE_PERIOD: &str = "mirror.linkerd.io/probe-period";
 /// The label with the cluster whose endpoints a Service has, and the annotation with the members of
 /// a federated Service in other clusters.
 pub const REMOTE_DISCOVERY: &str = "multicluster.linkerd.io/remote-discovery";

@@ -13,6 +13,7 @@ pub mod endpoint;
 pub mod exposition;
 pub mod identity;
 pub mod labels;
+pub mod locality;
 pub mod meta;
 pub mod names;
 pub mod node;

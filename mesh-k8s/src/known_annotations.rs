@@ -39,6 +39,7 @@ const REQUESTS: &[Place] = &[Place::Service, Place::EgressNetwork, Place::Route]
 /// Of faults, whose keys end in the names that users give them.
 const ROUTES: &[Place] = &[Place::Route];
 const BALANCER: &[Place] = &[Place::Service, Place::EgressNetwork];
+const SERVICE: &[Place] = &[Place::Service];
 const WRITTEN: &[Place] = &[];
 
 /// Returns the annotation with this key, or the prefix that it begins with.
@@ -151,6 +152,7 @@ const KNOWN: &[(&[&str], &[Place])] = &[
         ],
         BALANCER,
     ),
+    (&[keys::LOCALITY_FAILOVER], SERVICE),
     (
         &[
             keys::CREATED_BY,

@@ -1,10 +1,12 @@
 //! The annotations of Services, EgressNetworks and routes for requests: timeouts, retries, failure
-//! accrual. The policy controller reads them; `meshctl` reports those that it ignores.
+//! accrual, fail-over. The policy and destination controllers read them; `meshctl` reports those
+//! that they ignore.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use mesh_core::annotation as keys;
+use mesh_core::locality::Failover;
 use mesh_core::resilience::{
     Backoff, FailureAccrual, FailurePenalty, Timeouts, parse_grpc_condition, parse_http_condition,
 };
@@ -234,6 +236,18 @@ pub fn failure_penalty(meta: &ObjectMeta) -> Result<Option<FailurePenalty>, Inva
     }))
 }
 
+/// Returns the localities that clients of a Service prefer, if the annotation is set.
+///
+/// # Errors
+///
+/// The list is invalid.
+pub fn failover(meta: &ObjectMeta) -> Result<Option<Failover>, Invalid> {
+    let key = keys::LOCALITY_FAILOVER;
+    annotation(meta, key)
+        .map(|text| text.parse().map_err(|problem| error(key, problem)))
+        .transpose()
+}
+
 fn duration(meta: &ObjectMeta, key: &str) -> Result<Option<Duration>, Invalid> {
     annotation(meta, key)
         .map(|text| parse_duration(text).map_err(|problem| error(key, problem)))
@@ -360,6 +374,20 @@ mod tests {
             expect.map(|key| format!("metadata.annotations[{key:?}]"))
         );
         assert_eq!(problems(&meta(&[(keys::RETRY_LIMIT, "3")])), []);
+    }
+
+    #[test]
+    fn failover_is_read_or_refused_with_its_annotation() {
+        let read = |text| failover(&meta(&[(keys::LOCALITY_FAILOVER, text)]));
+        assert_eq!(failover(&meta(&[])), Ok(None));
+        assert_eq!(read("zone=50%"), Ok(Some("zone=50%".parse().unwrap())));
+        let error = read("zone=0").unwrap_err();
+        let field = format!("metadata.annotations[{:?}]", keys::LOCALITY_FAILOVER);
+        assert_eq!(error.field, field);
+        assert!(
+            error.problem.contains("\"0\" is not a threshold"),
+            "{error}"
+        );
     }
 
     #[test]

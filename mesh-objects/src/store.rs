@@ -5,12 +5,15 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use self::regions::Regions;
 use crate::model::{
     Authentication, AuthenticationRef, AuthorizationPolicy, ConnectionRoute, EgressNetwork,
     ExternalWorkload, GrpcRoute, HttpRoute, Key, Kind, MeshTlsAuthentication, Name,
     NetworkAuthentication, Node, Object, OwnedObject, OwnerRef, PodRecord, RateLimitPolicy, Server,
     ServerAuthorization, Service, ServiceProfile, Slice, SliceTarget,
 };
+
+mod regions;
 
 /// A change of the set of objects.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +58,7 @@ pub struct Store {
     external_workloads_by_ip: HashMap<IpAddr, BTreeSet<Name>>,
     /// The number of pods of each node, including nodes without a record.
     pods_of_nodes: HashMap<Arc<str>, usize>,
+    regions: Regions,
 }
 
 /// The effect of a batch of changes, which determines the views to recompute.
@@ -309,6 +313,7 @@ impl Store {
                     add_lookup(&mut self.slices_by_service, service, &slice.name);
                 }
             }
+            Object::Node(node) => self.regions.add(node),
             _ => {}
         }
     }
@@ -343,6 +348,7 @@ impl Store {
                     remove_lookup(&mut self.slices_by_service, &service, &slice.name);
                 }
             }
+            Object::Node(node) => self.regions.remove(node),
             _ => {}
         }
     }
@@ -385,6 +391,16 @@ impl Store {
 
     pub fn zone_of_node(&self, node: &str) -> Option<&Arc<str>> {
         self.node(node)?.zone.as_ref()
+    }
+
+    /// Returns the region of a zone that a node is in.
+    pub fn region_of_zone(&self, zone: &str) -> Option<&Arc<str>> {
+        self.regions.of(zone)
+    }
+
+    /// Returns the zones of nodes with their regions.
+    pub fn regions(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.regions.iter()
     }
 
     /// Returns an authentication that exists. ServiceAccounts need not exist.

@@ -21,11 +21,7 @@ pub(crate) const POLICIES: [Kind; 14] = [
     ),
     ("policy.linkerd.io", &["v1alpha1"], "EgressNetwork"),
     ("linkerd.io", &["v1alpha2", "v1alpha1"], "ServiceProfile"),
-    (
-        "workload.linkerd.io",
-        &["v1beta1", "v1alpha1"],
-        "ExternalWorkload",
-    ),
+    EXTERNAL_WORKLOAD,
     (
         "policy.linkerd.io",
         &["v1beta3", "v1beta2", "v1beta1"],
@@ -44,6 +40,13 @@ pub(crate) const POLICIES: [Kind; 14] = [
     ),
     ("gateway.networking.k8s.io", &["v1", "v1alpha2"], "TCPRoute"),
 ];
+
+/// Machines with a proxy.
+pub(crate) const EXTERNAL_WORKLOAD: Kind = (
+    "workload.linkerd.io",
+    &["v1beta1", "v1alpha1"],
+    "ExternalWorkload",
+);
 
 /// Objects that policies refer to.
 pub(crate) const REFERENTS: [Kind; 3] = [

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mesh_core::annotation::{LOCAL_DISCOVERY, LOCALITY_FAILOVER, REMOTE_DISCOVERY};
+use mesh_k8s::invalid::Invalid;
 use mesh_k8s::kinds::ObjectMeta;
 use mesh_k8s::traffic_annotations;
 use serde::Deserialize as _;
@@ -14,6 +16,7 @@ pub(super) fn analyze(objects: &Objects, findings: &mut Vec<Finding>) {
     for service in objects.of("", "Service") {
         selection(objects, service, findings);
         annotations(service, findings);
+        failover(service, findings);
     }
     for network in objects.of(POLICY, "EgressNetwork") {
         annotations(network, findings);
@@ -111,24 +114,62 @@ fn may_have_port(workload: &Object, target: &Value) -> bool {
 
 /// Reports annotations of requests that the policy controller ignores.
 fn annotations(object: &Object, findings: &mut Vec<Finding>) {
-    let annotations = &object.json["metadata"]["annotations"];
-    let Ok(annotations) = BTreeMap::deserialize(annotations) else {
-        return;
-    };
-    let meta = ObjectMeta {
-        annotations: Some(annotations),
-        ..ObjectMeta::default()
-    };
-    for invalid in traffic_annotations::problems(&meta) {
-        findings.push(Finding::new(
-            object,
-            invalid.field,
-            "invalid",
-            format!(
-                "{}; the controller ignores all annotations of this group",
-                invalid.problem
-            ),
-            "correct the value; docs/reference/annotations.md has the valid ones",
-        ));
+    for invalid in traffic_annotations::problems(&meta(object)) {
+        let ignored = "the controller ignores all annotations of this group";
+        findings.push(invalid_annotation(object, invalid, ignored));
     }
+}
+
+/// Reports an order of localities that the destination controller ignores.
+fn failover(service: &Object, findings: &mut Vec<Finding>) {
+    let reason = match traffic_annotations::failover(&meta(service)) {
+        Ok(None) => return,
+        Err(invalid) => {
+            let ignored = "the controller ignores the annotation";
+            findings.push(invalid_annotation(service, invalid, ignored));
+            return;
+        }
+        Ok(Some(_)) => match service.spec() {
+            spec if text(&spec["type"]) == "ExternalName" => "an ExternalName Service",
+            spec if text(&spec["internalTrafficPolicy"]) == "Local" && !has_members(service) => {
+                "a Service with internalTrafficPolicy Local, whose clients use their own node only"
+            }
+            _ => return,
+        },
+    };
+    findings.push(Finding::new(
+        service,
+        format!("metadata.annotations[{LOCALITY_FAILOVER}]"),
+        "no-effect",
+        format!("has no effect on {reason}"),
+        "remove the annotation, or change the Service",
+    ));
+}
+
+/// Whether the endpoints are those of other Services.
+fn has_members(service: &Object) -> bool {
+    let annotations = &service.json["metadata"]["annotations"];
+    [REMOTE_DISCOVERY, LOCAL_DISCOVERY]
+        .iter()
+        .any(|key| annotations[key].is_string())
+        || service.json["metadata"]["labels"][REMOTE_DISCOVERY].is_string()
+}
+
+/// Returns the annotations of an object; none if they cannot be read.
+fn meta(object: &Object) -> ObjectMeta {
+    let annotations = &object.json["metadata"]["annotations"];
+    ObjectMeta {
+        annotations: BTreeMap::deserialize(annotations).ok(),
+        ..ObjectMeta::default()
+    }
+}
+
+fn invalid_annotation(object: &Object, invalid: Invalid, ignored: &str) -> Finding {
+    Finding::new(
+        object,
+        invalid.field,
+        "invalid",
+        format!("{}; {ignored}", invalid.problem),
+        "correct the value; docs/reference/annotations.md has the valid ones",
+    )
 }

@@ -92,7 +92,7 @@ pub(super) fn desired_slices<'a>(
 }
 
 /// Returns whether an API server accepts an address in an EndpointSlice.
-pub(super) fn is_accepted(ip: IpAddr) -> bool {
+pub(crate) fn is_accepted(ip: IpAddr) -> bool {
     let is_special = ip.is_unspecified() || ip.is_loopback();
     let is_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.octets()[..3] == [224, 0, 0],

@@ -80,7 +80,7 @@ impl Cluster {
                     self.delete(ExternalKind::Slice, &name);
                     writes.push(("delete", name));
                 }
-                Action::PatchStatus(status) => panic!("{status}"),
+                other => panic!("{other:?}"),
             }
         }
         panic!("it never ends: {writes:?}");

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use mesh_cluster::source::{Batch, Received};
 use mesh_core::profile::Profile;
-use mesh_objects::model::{Members, Name};
+use mesh_objects::model::Name;
 use mesh_objects::store::{ChangeSet, Store};
 use tokio::sync::watch;
 
 use super::endpoint_views::EndpointViews;
+use super::membership::Membership;
 use super::profile::{self, ProfileError, ProfileKey, ProfileTarget};
-use super::services::{self, EndpointSet, EndpointsKey, Selection};
+use super::selection::{EndpointsKey, NodesOfServices, Selection};
+use super::services::{self, EndpointSet};
 use super::settings::DestinationSettings;
 use super::version::Version;
 use super::views::Views;
@@ -100,8 +102,9 @@ impl DestinationIndex {
         generation.send_modify(|count| *count = Arc::new(**count + 1));
     }
 
-    /// Returns the endpoints of a Service. A client on an unknown node gets the same endpoints as a
-    /// client without a node. Without IPv6, the family of the client makes no difference.
+    /// Returns the endpoints of a Service. A client on an unknown node, or of another cluster, gets
+    /// the same endpoints as a client without a node. Without IPv6, the family of the client makes
+    /// no difference.
     pub fn endpoints(
         &mut self,
         mut key: EndpointsKey,
@@ -113,7 +116,8 @@ impl DestinationIndex {
             }
             Some(_) => {}
         }
-        key.node = key.node.filter(|node| self.store.has_node(node));
+        let is_own = self.settings.cluster.is_none();
+        key.node = key.node.filter(|node| is_own && self.store.has_node(node));
         key.family = key.family.filter(|_| self.settings.ipv6);
         Ok(if self.has_endpoints(&key) {
             let Self {
@@ -121,7 +125,8 @@ impl DestinationIndex {
             } = self;
             Subscription::Cached(self.endpoints.watch(store, settings, key))
         } else {
-            let selection = Selection::new(&self.store, &key);
+            let mut nodes = NodesOfServices::default();
+            let selection = Selection::new(&self.store, &key, &mut nodes);
             let set = services::endpoints(&self.store, &self.settings, &selection, None);
             self.uncached(Version::new(set))
         })
@@ -129,8 +134,8 @@ impl DestinationIndex {
 
     /// Returns the Services that have the endpoints of a Service; `None` if it does not exist or
     /// has its own.
-    pub(crate) fn members(&self, service: &Name) -> Option<Arc<Members>> {
-        self.store.service(service)?.members.clone()
+    pub(crate) fn membership(&self, key: &EndpointsKey) -> Option<Membership> {
+        Membership::new(&self.store, key)
     }
 
     /// Returns the number of changes.

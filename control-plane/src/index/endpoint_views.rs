@@ -7,7 +7,8 @@ use mesh_objects::store::{ChangeSet, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::services::{self, Before, EndpointSet, EndpointsKey, Selection};
+use super::selection::{EndpointsKey, NodesOfServices, Selection};
+use super::services::{self, Before, EndpointSet};
 use super::settings::DestinationSettings;
 use super::version::Version;
 use super::views::Views;
@@ -30,7 +31,7 @@ impl EndpointViews {
     ) -> watch::Receiver<Arc<Version<EndpointSet>>> {
         let Self { views, current } = self;
         let receiver = views.watch(key, |key| {
-            let selection = Selection::new(store, key);
+            let selection = Selection::new(store, key, &mut NodesOfServices::default());
             let shared = current.get(&selection).and_then(Weak::upgrade);
             shared.unwrap_or_else(|| {
                 let set = services::endpoints(store, settings, &selection, None);
@@ -57,10 +58,11 @@ impl EndpointViews {
     ) {
         let Self { views, current } = self;
         let mut replaced: HashMap<Selection, Arc<Version<EndpointSet>>> = HashMap::new();
+        let mut nodes = NodesOfServices::default();
         views.replace(
             |key| changes.affects_endpoints(&key.service),
             |key, version| {
-                let selection = Selection::new(store, key);
+                let selection = Selection::new(store, key, &mut nodes);
                 let after = replaced.entry(selection).or_insert_with_key(|selection| {
                     // The version of the selection, which this view may be new to.
                     let last = current.get(selection).and_then(Weak::upgrade);

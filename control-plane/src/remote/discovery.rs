@@ -1,32 +1,37 @@
 //! The endpoints of a Service whose members are elsewhere: the union of the members' endpoints.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, select_all};
-use mesh_objects::model::{Members, Name};
+use mesh_objects::model::Name;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Clusters;
-use crate::index::{DestinationIndex, EndpointSet, EndpointsKey, Subscription, Version};
+use super::union::{Unions, shared_preference, union};
+use crate::index::{
+    DestinationIndex, EndpointSet, EndpointsKey, Membership, Subscription, Version,
+};
 
-/// Finds endpoints in linked clusters. Clients with the same key share them.
+/// Finds endpoints in linked clusters. Clients with the same key share them, and clients with other
+/// keys the versions that follow from the same endpoints.
 #[derive(Debug)]
 pub(crate) struct RemoteDiscovery {
     index: Arc<Mutex<DestinationIndex>>,
     clusters: Clusters,
     /// The endpoints that clients watch.
     published: Mutex<HashMap<EndpointsKey, watch::Sender<Arc<Version<EndpointSet>>>>>,
+    unions: Mutex<Unions>,
 }
 
 type Endpoints = watch::Receiver<Arc<Version<EndpointSet>>>;
 
 /// The members of a Service, and what may change its endpoints.
 struct Sources {
-    members: Arc<Members>,
+    membership: Membership,
     sets: Vec<Arc<Version<EndpointSet>>>,
     /// Each is notified of a change.
     watched: Vec<Watched>,
@@ -55,6 +60,7 @@ impl RemoteDiscovery {
             index,
             clusters,
             published: Mutex::default(),
+            unions: Mutex::default(),
         })
     }
 
@@ -65,8 +71,8 @@ impl RemoteDiscovery {
             return Some(sender.subscribe());
         }
         let sources = self.sources(key)?;
-        let first = Version::new(union(key, &sources));
-        let (sender, endpoints) = watch::channel(Arc::new(first));
+        let first = self.union(key, &sources, None);
+        let (sender, endpoints) = watch::channel(first);
         published.insert(key.clone(), sender.clone());
         tokio::spawn(self.clone().publish(key.clone(), sender, sources));
         Some(endpoints)
@@ -76,6 +82,12 @@ impl RemoteDiscovery {
     #[cfg(test)]
     pub(super) fn watched(&self) -> usize {
         self.published.lock().len()
+    }
+
+    /// Returns the number of unions that clients share.
+    #[cfg(test)]
+    pub(super) fn unions(&self) -> usize {
+        self.unions.lock().len()
     }
 
     /// Publishes the endpoints until the Service is gone or no client watches them.
@@ -97,63 +109,93 @@ impl RemoteDiscovery {
                     // A client may have come.
                     if sender.receiver_count() == 0 {
                         published.remove(&key);
+                        // It has the last version.
+                        drop(sender);
+                        self.unions.lock().sweep(&key.service);
                         return;
                     }
                     continue;
                 }
                 Some(Changed::Sources) => {}
                 Some(Changed::Objects) => {
-                    let members = self.index.lock().members(&key.service);
-                    if members.as_ref() == Some(&sources.members) {
+                    let membership = self.index.lock().membership(&key);
+                    if membership.as_ref() == Some(&sources.membership) {
                         continue;
                     }
                 }
             }
             let Some(next) = self.sources(&key) else {
                 self.published.lock().remove(&key);
+                self.unions.lock().forget(&key.service);
                 return;
             };
             sources = next;
-            let set = union(&key, &sources);
-            let at = sources.sets.iter().filter_map(|set| set.changed_at()).max();
+            let before = sender.borrow().clone();
+            let after = self.union(&key, &sources, Some(&before));
             sender.send_if_modified(|current| {
-                if **current.value() == set {
-                    return false;
-                }
-                *current = Arc::new(Version::changed(set, at.unwrap_or_else(Instant::now)));
-                true
+                let is_changed = !Arc::ptr_eq(current, &after);
+                *current = after;
+                is_changed
             });
         }
+    }
+
+    /// Returns the endpoints of all members. If they are the ones from before, the version is.
+    fn union(
+        &self,
+        key: &EndpointsKey,
+        sources: &Sources,
+        before: Option<&Arc<Version<EndpointSet>>>,
+    ) -> Arc<Version<EndpointSet>> {
+        let Sources {
+            membership, sets, ..
+        } = sources;
+        let preference = membership.preference.as_ref();
+        let preference = preference.map(|it| shared_preference(it, sets));
+        let compute = || {
+            let set = union(&key.service, sets, preference.as_ref());
+            match before {
+                Some(before) if **before.value() == set => before.clone(),
+                Some(_) => {
+                    let at = sets.iter().filter_map(|set| set.changed_at()).max();
+                    Arc::new(Version::changed(set, at.unwrap_or_else(Instant::now)))
+                }
+                None => Arc::new(Version::new(set)),
+            }
+        };
+        let mut unions = self.unions.lock();
+        unions.find_or_insert(&key.service, sets, preference.as_ref(), compute)
     }
 
     /// Looks the members up.
     fn sources(&self, key: &EndpointsKey) -> Option<Sources> {
         let clusters = self.clusters.subscribe();
-        let (members, generation) = {
+        let (membership, generation) = {
             let index = self.index.lock();
-            (index.members(&key.service)?, index.generation())
+            (index.membership(key)?, index.generation())
+        };
+        let members = membership.members.clone();
+        let named = |name: &Arc<str>| EndpointsKey {
+            service: Name {
+                namespace: key.service.namespace.clone(),
+                name: name.clone(),
+            },
+            placed: membership.preference.is_some(),
+            ..key.clone()
         };
         let mut sources = Sources {
             sets: Vec::new(),
             watched: Vec::new(),
             generation,
             clusters,
-            members: members.clone(),
+            membership: membership.clone(),
         };
-        let named = |name: &Arc<str>, unfiltered| EndpointsKey {
-            service: Name {
-                namespace: key.service.namespace.clone(),
-                name: name.clone(),
-            },
-            unfiltered,
-            ..key.clone()
-        };
-        if let Some(local) = &members.local {
-            sources.add(&self.index, named(local, false));
+        for local in &members.local {
+            sources.add(&self.index, named(local));
         }
         for member in &members.remote {
             match self.clusters.get(&member.cluster) {
-                Some(index) => sources.add(&index, named(&member.service, true)),
+                Some(index) => sources.add(&index, named(&member.service)),
                 None => {
                     let (service, cluster) = (&key.service, &member.cluster);
                     tracing::debug!(%service, %cluster, "A Service has a member in a cluster without a link");
@@ -222,23 +264,5 @@ impl Sources {
             .boxed(),
         );
         select_all(waiting).await.0
-    }
-}
-
-/// Returns the endpoints of all members. Of an address in two clusters the first one counts.
-fn union(key: &EndpointsKey, sources: &Sources) -> EndpointSet {
-    let Name { namespace, name } = &key.service;
-    let mut endpoints = BTreeMap::new();
-    for set in &sources.sets {
-        for (addr, endpoint) in &set.endpoints {
-            endpoints.entry(*addr).or_insert_with(|| endpoint.clone());
-        }
-    }
-    let labels = [("namespace", namespace), ("service", name)];
-    EndpointSet {
-        endpoints,
-        labels: labels
-            .map(|(key, value)| (key.to_owned(), value.to_string()))
-            .into(),
     }
 }

@@ -1,5 +1,7 @@
 //! Services with members in other clusters, whose indexes the test fills.
 
+mod failover;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,13 +46,17 @@ impl World {
     }
 
     fn watch(&self, service: &str) -> Option<Endpoints> {
+        self.watch_from("node-a", service)
+    }
+
+    fn watch_from(&self, node: &str, service: &str) -> Option<Endpoints> {
         self.discovery.endpoints(&EndpointsKey {
             service: Name::new("shop", service),
             port: 80,
             hostname: None,
-            node: Some("node-a".into()),
+            node: Some(node.into()),
             family: None,
-            unfiltered: false,
+            placed: false,
         })
     }
 }

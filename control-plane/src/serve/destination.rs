@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mesh_api::destination::{ExtendedRequest, extended_profile_to_proto, requested_family};
+use http::HeaderValue;
+use mesh_api::destination::{
+    ExtendedRequest, LEVEL_HEADER, extended_profile_to_proto, requested_family,
+};
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_server::SERVICE_NAME;
 use mesh_cluster::calls::{Calls, Method, OpenStream};
@@ -58,7 +61,11 @@ impl DestinationService {
         Self { remote, ..self }
     }
 
-    fn endpoints(&self, request: &Request<ExtendedRequest>) -> Result<Updates<Bytes>, Status> {
+    /// Returns the updates, and the level of locality that the first one is of.
+    fn endpoints(
+        &self,
+        request: &Request<ExtendedRequest>,
+    ) -> Result<(Updates<Bytes>, Option<&'static str>), Status> {
         let family = requested_family(request.get_ref());
         let context = ClientContext::parse(&request.get_ref().standard.context_token);
         let stream = self.get.open(request, &context.pod)?;
@@ -84,12 +91,16 @@ impl DestinationService {
             hostname: instance,
             node: (!context.node.is_empty()).then(|| context.node.into()),
             family,
-            unfiltered: false,
+            placed: false,
         };
         let members = self.remote.endpoints(&key);
         let subscription = match members {
             Some(endpoints) => Subscription::Cached(endpoints),
             None => self.index.lock().endpoints(key.clone())?,
+        };
+        let level = match &subscription {
+            Subscription::Cached(endpoints) => endpoints.borrow().level,
+            Subscription::Uncached { value, .. } => value.level,
         };
         tracing::debug!(path = request.path, pod = context.pod, "Watching endpoints");
         let encoded = self.get.encoded();
@@ -103,9 +114,10 @@ impl DestinationService {
             sent = Some(now.value().clone());
             Step::Send(messages.to_vec())
         };
-        Ok(self.send(subscription, stream, step, move |index| {
+        let updates = self.send(subscription, stream, step, move |index| {
             index.has_endpoints(&key)
-        }))
+        });
+        Ok((updates, level))
     }
 
     fn profile(&self, request: &Request<GetDestination>) -> Result<Updates<Bytes>, Status> {
@@ -183,10 +195,22 @@ impl Methods for DestinationService {
     const NAME: &'static str = SERVICE_NAME;
 
     async fn call(&self, method: &str, request: http::Request<Body>) -> http::Response<Body> {
-        let get = |request| self.get.count(self.endpoints(&request));
+        let mut level = None;
+        let get = |request| {
+            let (updates, of_first) = self.get.count(self.endpoints(&request))?;
+            level = of_first;
+            Ok(updates)
+        };
         let get_profile = |request| self.get_profile.count(self.profile(&request));
         match method {
-            "Get" => respond_with_stream(request, get).await,
+            "Get" => {
+                let mut response = respond_with_stream(request, get).await;
+                if let Some(level) = level {
+                    let headers = response.headers_mut();
+                    headers.insert(LEVEL_HEADER, HeaderValue::from_static(level));
+                }
+                response
+            }
             "GetProfile" => respond_with_stream(request, get_profile).await,
             _ => unknown_method(),
         }

@@ -1,6 +1,6 @@
 //! Endpoints and profiles over gRPC with changing files.
 
-use mesh_api::destination::profile;
+use mesh_api::destination::{LEVEL_HEADER, profile};
 use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_api::proto::destination::{DestinationProfile, Update};
 use mesh_core::profile::Profile;
@@ -49,6 +49,43 @@ async fn endpoints_follow_files() {
     assert_eq!(update(&mut stream).await, "-10.1.0.3:8080");
     dir.write("web.yaml", &service(&[("web-4", "10.1.0.4")]));
     assert_eq!(update(&mut stream).await, "+10.1.0.4:8080");
+}
+
+/// The client is on the node `a`.
+#[tokio::test]
+async fn response_names_the_level_of_locality_that_its_endpoints_are_of() {
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: a, labels: {topology.kubernetes.io/zone: east}}\n";
+    let web = service(&[("web-1", "10.1.0.1"), ("web-2", "10.1.0.2")]);
+    let in_zone = web.replacen(
+        "addresses: ['10.1.0.1']",
+        "addresses: ['10.1.0.1'], zone: east",
+        1,
+    );
+    assert_ne!(in_zone, web);
+    let with = |levels: &str| {
+        let annotated = format!(
+            "{{name: web, namespace: shop, annotations: {{locality.linkerd.io/failover: '{levels}'}}}}"
+        );
+        in_zone.replacen("{name: web, namespace: shop}", &annotated, 1) + node
+    };
+    for (objects, expected, level) in [
+        (web.clone() + node, "+10.1.0.1:8080 10.1.0.2:8080", None),
+        (with("zone"), "+10.1.0.1:8080", Some("zone")),
+        (
+            with("zone=2"),
+            "+10.1.0.1:8080 10.1.0.2:8080",
+            Some("cluster"),
+        ),
+    ] {
+        let dir = ManifestDir::new();
+        dir.write("web.yaml", &objects);
+        let controller = Controller::destination(&[&dir]).await;
+        let mut client = DestinationClient::new(controller.channel().await);
+        let response = client.get(request(WEB)).await.unwrap();
+        let found = response.metadata().get(LEVEL_HEADER);
+        assert_eq!(found.map(|level| level.to_str().unwrap()), level);
+        assert_eq!(update(&mut response.into_inner()).await, expected);
+    }
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! The annotations of Services and EgressNetworks for requests, without invalid ones.
 
+use mesh_core::locality::Failover;
 use mesh_k8s::invalid::Invalid;
 use mesh_k8s::kinds::ObjectMeta;
-use mesh_k8s::traffic_annotations::{failure_accrual, failure_penalty, retries, timeouts};
+use mesh_k8s::traffic_annotations::{self, failure_accrual, failure_penalty, retries, timeouts};
 
 use super::name;
 use crate::model::{Key, Kind, TrafficSettings};
@@ -20,6 +21,15 @@ pub(super) fn traffic_settings(kind: Kind, meta: &ObjectMeta) -> TrafficSettings
         failure_accrual: or_ignore(&key, failure_accrual(meta)),
         failure_penalty: or_ignore(&key, failure_penalty(meta)),
     }
+}
+
+/// Reads the localities that clients of a Service prefer.
+pub(super) fn failover(meta: &ObjectMeta) -> Option<Failover> {
+    let key = Key {
+        kind: Kind::Service,
+        name: name(meta),
+    };
+    or_ignore(&key, traffic_annotations::failover(meta))
 }
 
 fn or_ignore<T>(object: &Key, read: Result<Option<T>, Invalid>) -> Option<T> {

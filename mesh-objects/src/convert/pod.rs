@@ -15,6 +15,8 @@ use crate::model::{ContainerPort, Name, Node, OwnedObject, Phase, PodRecord, Pro
 
 /// The label of a node with its zone.
 pub(super) const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// The label of a node with its region.
+const REGION_LABEL: &str = "topology.kubernetes.io/region";
 /// The label whose value the pods of one revision of a Deployment share.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
@@ -60,11 +62,11 @@ pub fn pod(pod: &Pod) -> PodRecord {
 
 pub(crate) fn node(node: &K8sNode) -> Node {
     let labels = node.metadata.labels.as_ref();
+    let label = |key| Some(labels?.get(key)?.as_str().into());
     Node {
         name: Name::new("", node.metadata.name.as_deref().unwrap_or_default()),
-        zone: labels
-            .and_then(|labels| labels.get(ZONE_LABEL))
-            .map(|zone| zone.as_str().into()),
+        zone: label(ZONE_LABEL),
+        region: label(REGION_LABEL),
         pod_gateways: node.spec.as_ref().map(pod_gateways).unwrap_or_default(),
     }
 }

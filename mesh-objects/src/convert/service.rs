@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mesh_core::annotation as keys;
 use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
+use mesh_core::locality::Failover;
 use mesh_core::ports::PortSet;
 use mesh_core::units::list_items;
 use mesh_k8s::kinds::{EndpointSlice, ObjectMeta, Service as K8sService, core, discovery};
@@ -33,6 +34,15 @@ pub(crate) fn service(service: &K8sService) -> Service {
         annotation(meta, keys::OPAQUE_PORTS).map(|list| resolve_port_list(&ports, list));
     let listed = spec.cluster_ips.iter().flatten().map(String::as_str);
     let cluster_ips = spec.cluster_ip.as_deref().into_iter().chain(listed);
+    let members = members(meta).map(Arc::new);
+    let distribution = distribution(meta, spec.traffic_distribution.as_deref());
+    let failover = annotations::failover(meta).or_else(|| {
+        // For other Services Kubernetes writes hints into their EndpointSlices.
+        members.as_ref().and(distribution).map(|it| match it {
+            Distribution::SameZone => Failover::same_zone(),
+            Distribution::SameNode => Failover::same_node(),
+        })
+    });
     Service {
         name: name(meta),
         uid: shared(&meta.uid),
@@ -42,8 +52,30 @@ pub(crate) fn service(service: &K8sService) -> Service {
         ports,
         opaque_ports,
         local_traffic: spec.internal_traffic_policy.as_deref() == Some("Local"),
+        prefers_same_node: distribution == Some(Distribution::SameNode),
+        failover: failover.map(Arc::new),
         traffic: annotations::traffic_settings(Kind::Service, meta),
-        members: members(meta).map(Arc::new),
+        members,
+    }
+}
+
+/// The values of `spec.trafficDistribution`.
+#[derive(Clone, Copy, PartialEq)]
+enum Distribution {
+    SameZone,
+    SameNode,
+}
+
+/// Reads `spec.trafficDistribution`. An unknown value has no effect, as in Kubernetes.
+fn distribution(meta: &ObjectMeta, value: Option<&str>) -> Option<Distribution> {
+    match value? {
+        "PreferClose" | "PreferSameZone" => Some(Distribution::SameZone),
+        "PreferSameNode" => Some(Distribution::SameNode),
+        other => {
+            let service = name(meta);
+            tracing::warn!(%service, value = other, "Ignored an unknown spec.trafficDistribution; expected PreferSameZone, PreferSameNode or PreferClose");
+            None
+        }
     }
 }
 
@@ -54,7 +86,7 @@ fn members(meta: &ObjectMeta) -> Option<Members> {
     let local = annotation(meta, keys::LOCAL_DISCOVERY).filter(|name| !name.is_empty());
     if remote.is_some() || local.is_some() {
         return Some(Members {
-            local: local.map(Arc::from),
+            local: local_members(meta, local.unwrap_or_default()),
             remote: federated(meta, remote.unwrap_or_default()),
         });
     }
@@ -66,7 +98,7 @@ fn members(meta: &ObjectMeta) -> Option<Members> {
         return Some(Members::default());
     };
     Some(Members {
-        local: None,
+        local: Vec::new(),
         remote: vec![Member {
             cluster: cluster.into(),
             service: service.into(),
@@ -74,17 +106,31 @@ fn members(meta: &ObjectMeta) -> Option<Members> {
     })
 }
 
-/// The most members of a federated Service in other clusters. Each costs every watch of the Service
-/// a lookup with each change.
+/// The most members of a federated Service in its own cluster, and in others. Each costs every
+/// watch of the Service a lookup with each change.
 const MAX_MEMBERS: usize = 256;
+
+/// Parses the names of Services, separated by commas. Linkerd reads one name.
+fn local_members(meta: &ObjectMeta, list: &str) -> Vec<Arc<str>> {
+    let mut members: Vec<Arc<str>> = Vec::new();
+    for item in list_items(list) {
+        if members.len() == MAX_MEMBERS {
+            warn_of_further_members(meta, keys::LOCAL_DISCOVERY);
+            break;
+        }
+        if !members.iter().any(|known| **known == *item) {
+            members.push(item.into());
+        }
+    }
+    members
+}
 
 /// Parses `SERVICE@CLUSTER`, separated by commas. Skips invalid items with a warning.
 fn federated(meta: &ObjectMeta, list: &str) -> Vec<Member> {
     let mut members = Vec::new();
     for item in list_items(list) {
         if members.len() == MAX_MEMBERS {
-            let service = name(meta);
-            tracing::warn!(%service, annotation = keys::REMOTE_DISCOVERY, "Ignored further members; a Service may have {MAX_MEMBERS}");
+            warn_of_further_members(meta, keys::REMOTE_DISCOVERY);
             break;
         }
         match item.split_once('@') {
@@ -104,6 +150,11 @@ fn federated(meta: &ObjectMeta, list: &str) -> Vec<Member> {
         }
     }
     members
+}
+
+fn warn_of_further_members(meta: &ObjectMeta, annotation: &str) {
+    let service = name(meta);
+    tracing::warn!(%service, annotation, "Ignored further members; a Service may have {MAX_MEMBERS}");
 }
 
 fn service_port(port: &core::ServicePort) -> Option<ServicePort> {
@@ -214,6 +265,7 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
         }
     });
     let conditions = endpoint.conditions.clone().unwrap_or_default();
+    let terminating = conditions.terminating == Some(true);
     let zones = endpoint
         .hints
         .iter()
@@ -226,8 +278,8 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
             .collect(),
         // Kubernetes defines an unknown condition as ready.
         ready: conditions.ready != Some(false),
-        serves_until_deleted: conditions.terminating == Some(true)
-            && conditions.serving == Some(true),
+        terminating,
+        serves_until_deleted: terminating && conditions.serving == Some(true),
         target,
         hostname: shared(&endpoint.hostname),
         zone: shared(&endpoint.zone),
@@ -239,14 +291,18 @@ fn slice_endpoint(namespace: &str, endpoint: &discovery::Endpoint) -> SliceEndpo
 mod tests {
     use super::*;
 
-    fn of(annotations: &str, labels: &str) -> Option<Members> {
+    fn read(annotations: &str, labels: &str, spec: &str) -> Service {
         let text = format!(
-            "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}, labels: {{{labels}}}}}"
+            "metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}, labels: {{{labels}}}}}
+spec: {{{spec}}}"
         );
         let read: K8sService = serde_norway::from_str(&text).unwrap();
         service(&read)
-            .members
-            .map(|members| Members::clone(&members))
+    }
+
+    fn of(annotations: &str, labels: &str) -> Option<Members> {
+        let members = read(annotations, labels, "").members;
+        members.map(|members| Members::clone(&members))
     }
 
     fn member(service: &str, cluster: &str) -> Member {
@@ -266,19 +322,24 @@ mod tests {
             (
                 &*format!("{remote}: 'web@east, web@east, api@west, web, @, web@, @east'"),
                 "",
-                Some((None, vec![member("web", "east"), member("api", "west")])),
+                Some((vec![], vec![member("web", "east"), member("api", "west")])),
             ),
             (
                 &format!("{remote}: 'web@east', {local}: web"),
                 &label,
-                Some((Some("web"), vec![member("web", "east")])),
+                Some((vec!["web"], vec![member("web", "east")])),
             ),
-            (&format!("{local}: web"), "", Some((Some("web"), vec![]))),
-            ("", &label, Some((None, vec![member("api", "west")]))),
-            ("", &format!("{remote}: west"), Some((None, vec![]))),
+            (&format!("{local}: web"), "", Some((vec!["web"], vec![]))),
+            (
+                &format!("{local}: 'web, web-east,,web'"),
+                "",
+                Some((vec!["web", "web-east"], vec![])),
+            ),
+            ("", &label, Some((vec![], vec![member("api", "west")]))),
+            ("", &format!("{remote}: west"), Some((vec![], vec![]))),
         ] {
             let expected = expected.map(|(local, remote)| Members {
-                local: local.map(Arc::from),
+                local: local.into_iter().map(Arc::from).collect(),
                 remote,
             });
             assert_eq!(of(annotations, labels), expected, "{annotations} {labels}");
@@ -293,5 +354,80 @@ mod tests {
             members.join(",")
         );
         assert_eq!(of(&annotation, "").unwrap().remote.len(), MAX_MEMBERS);
+        let annotation = annotation.replace("remote-", "local-");
+        assert_eq!(of(&annotation, "").unwrap().local.len(), MAX_MEMBERS);
+    }
+
+    #[test]
+    fn annotation_comes_before_the_traffic_distribution_which_decides_about_members_alone() {
+        let annotated = |value: &str| format!("locality.linkerd.io/failover: '{value}'");
+        let members = "multicluster.linkerd.io/local-discovery: web";
+        let distribution = |value: &str| format!("trafficDistribution: {value}");
+        for (annotations, spec, failover, same_node) in [
+            ("", String::new(), None, false),
+            ("", distribution("PreferClose"), None, false),
+            ("", distribution("PreferSameNode"), None, true),
+            (members, String::new(), None, false),
+            (members, distribution("PreferClose"), Some("zone"), false),
+            (members, distribution("PreferSameZone"), Some("zone"), false),
+            (
+                members,
+                distribution("PreferSameNode"),
+                Some("node, zone"),
+                true,
+            ),
+            (members, distribution("PreferNothing"), None, false),
+            (
+                &annotated("region=50%"),
+                String::new(),
+                Some("region=50%"),
+                false,
+            ),
+            (
+                &(annotated("region") + ", " + members),
+                distribution("PreferClose"),
+                Some("region"),
+                false,
+            ),
+            // An invalid annotation counts as absent.
+            (&annotated("rack"), String::new(), None, false),
+            (
+                &(annotated("rack") + ", " + members),
+                distribution("PreferClose"),
+                Some("zone"),
+                false,
+            ),
+        ] {
+            let service = read(annotations, "", &spec);
+            let expected = failover.map(|text| Arc::new(text.parse().unwrap()));
+            assert_eq!(service.failover, expected, "{annotations} {spec}");
+            assert_eq!(service.prefers_same_node, same_node, "{annotations} {spec}");
+        }
+    }
+
+    #[test]
+    fn conditions_of_an_endpoint_that_are_unknown_count_as_ready_and_staying() {
+        for (conditions, ready, terminating, serves) in [
+            ("", true, false, false),
+            ("ready: false", false, false, false),
+            ("ready: false, terminating: true", false, true, false),
+            (
+                "ready: false, serving: true, terminating: true",
+                false,
+                true,
+                true,
+            ),
+            (
+                "ready: true, serving: true, terminating: false",
+                true,
+                false,
+                false,
+            ),
+        ] {
+            let text = format!("{{addresses: [10.1.0.1], conditions: {{{conditions}}}}}");
+            let read = slice_endpoint("shop", &serde_norway::from_str(&text).unwrap());
+            let found = (read.ready, read.terminating, read.serves_until_deleted);
+            assert_eq!(found, (ready, terminating, serves), "{conditions}");
+        }
     }
 }

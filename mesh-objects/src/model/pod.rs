@@ -109,6 +109,7 @@ pub struct OwnedObject {
 pub struct Node {
     pub name: Name,
     pub zone: Option<Arc<str>>,
+    pub region: Option<Arc<str>>,
     /// The first addresses of the networks of its pods, which are its own where it routes them
     /// itself.
     pub pod_gateways: Vec<IpAddr>,

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mesh_core::endpoint::TlsPeer;
+use mesh_core::locality::Failover;
 use mesh_core::ports::PortSet;
 use mesh_core::resilience::{FailureAccrual, FailurePenalty, Timeouts};
 use mesh_k8s::traffic_annotations::Retries;
@@ -23,6 +24,10 @@ pub struct Service {
     pub opaque_ports: Option<PortSet>,
     /// `internalTrafficPolicy: Local`
     pub local_traffic: bool,
+    /// `trafficDistribution: PreferSameNode`
+    pub prefers_same_node: bool,
+    /// The localities that clients prefer; `None` if hints of the EndpointSlices decide.
+    pub failover: Option<Arc<Failover>>,
     pub traffic: TrafficSettings,
     /// The Services that have its endpoints; `None` for an ordinary Service.
     pub members: Option<Arc<Members>>,
@@ -32,8 +37,8 @@ pub struct Service {
 /// or the members of a federated Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// The Service of the same cluster.
-    pub local: Option<Arc<str>>,
+    /// The Services of the same cluster.
+    pub local: Vec<Arc<str>>,
     pub remote: Vec<Member>,
 }
 
@@ -143,6 +148,8 @@ pub struct SlicePort {
 pub struct SliceEndpoint {
     pub addresses: Vec<IpAddr>,
     pub ready: bool,
+    /// Whether its pod is being deleted.
+    pub terminating: bool,
     /// Whether its pod is being deleted and still serves, for a Service without a ready endpoint.
     pub serves_until_deleted: bool,
     pub target: SliceTarget,

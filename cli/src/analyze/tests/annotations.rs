@@ -147,3 +147,46 @@ fn annotations_of_pod_templates_are_checked() {
         ],
     );
 }
+
+#[test]
+fn order_of_localities_that_is_invalid_or_has_no_effect_is_found() {
+    let of = |kind: &str, levels: &str, more: &str, spec: &str| {
+        format!(
+            "\napiVersion: v1\nkind: {kind}\nmetadata: {{name: a, namespace: shop, annotations: {{locality.linkerd.io/failover: '{levels}'{more}}}}}\nspec: {{clusterIP: 10.96.0.9{spec}}}\n"
+        )
+    };
+    let local = ", internalTrafficPolicy: Local";
+    let members = ", multicluster.linkerd.io/local-discovery: web";
+    let field = "metadata.annotations[locality.linkerd.io/failover]";
+    for (manifest, problem) in [
+        (of("Service", "zone", "", local), "their own node only"),
+        (
+            of("Service", "zone", "", ", type: ExternalName"),
+            "an ExternalName Service",
+        ),
+        (of("Pod", "zone", "", ""), "write it on a Service"),
+    ] {
+        let object = manifest.lines().nth(2).unwrap();
+        let object = format!("{} shop/a", object.trim_start_matches("kind: "));
+        check(&manifest, ["no-effect", &object, field, problem]);
+    }
+    for manifest in [
+        of("Service", "node, zone=50%, region", "", ""),
+        of("Service", "zone", members, local),
+    ] {
+        assert_eq!(findings(&manifest), [], "{manifest}");
+    }
+    let found = analyze(&objects(&of("Service", "zone=0", "", local)));
+    let [invalid] = &found[..] else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(
+        (invalid.code, &*invalid.field),
+        (
+            "invalid",
+            "metadata.annotations[\"locality.linkerd.io/failover\"]"
+        )
+    );
+    let ignored = "\"0\" is not a threshold";
+    assert!(invalid.problem.contains(ignored), "{}", invalid.problem);
+}

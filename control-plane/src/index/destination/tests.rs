@@ -2,6 +2,7 @@
 
 mod addresses;
 mod external;
+mod localities;
 mod remote;
 
 use std::net::SocketAddr;
@@ -27,7 +28,7 @@ fn key(port: u16) -> EndpointsKey {
         hostname: None,
         node: None,
         family: None,
-        unfiltered: false,
+        placed: false,
     }
 }
 

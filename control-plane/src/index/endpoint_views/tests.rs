@@ -120,7 +120,8 @@ impl Index {
 
     /// Returns the endpoints that the view of a client must have.
     fn expected(&self, node: &str) -> EndpointSet {
-        let selection = Selection::new(&self.store, &key(node, 80));
+        let mut nodes = NodesOfServices::default();
+        let selection = Selection::new(&self.store, &key(node, 80), &mut nodes);
         services::endpoints(&self.store, &self.settings, &selection, None)
     }
 }
@@ -132,7 +133,7 @@ fn key(node: &str, port: u16) -> EndpointsKey {
         hostname: None,
         node: (!node.is_empty()).then(|| node.into()),
         family: None,
-        unfiltered: false,
+        placed: false,
     }
 }
 
@@ -175,17 +176,62 @@ fn clients_of_one_zone_share_versions_before_and_after_changes() {
     assert_eq!(groups(&views), [vec![0], vec![1, 2, 3], vec![4]]);
 }
 
+/// Returns the Service with an order of localities.
+fn preferring(levels: &str) -> String {
+    SERVICE.replacen(
+        "{name: web, namespace: shop}",
+        &format!(
+            "{{name: web, namespace: shop, annotations: {{locality.linkerd.io/failover: '{levels}'}}}}"
+        ),
+        1,
+    )
+}
+
+fn same_node() -> String {
+    SERVICE.replacen(
+        "spec:\n",
+        "spec:\n  trafficDistribution: PreferSameNode\n",
+        1,
+    )
+}
+
+/// Only a level of nodes tells clients of a zone apart, and only those with an endpoint on theirs.
+#[test]
+fn clients_share_versions_where_the_levels_of_their_service_do_not_tell_them_apart() {
+    let by_zone = [vec![0, 1, 2, 3], vec![4]];
+    // The pods are on the second and the third node.
+    let by_node = [vec![0, 3], vec![1], vec![2], vec![4]];
+    for (service, expected) in [
+        (SERVICE.to_owned(), by_zone.as_slice()),
+        (preferring("zone=50%, region"), &by_zone),
+        (preferring("node, zone"), &by_node),
+        (same_node(), &by_node),
+    ] {
+        let mut index = Index::new(&[&*service, &nodes("eeee-"), &pods(2)].concat());
+        let views = NODES.map(|node| index.watch(node));
+        assert_eq!(groups(&views), expected, "{service}");
+        index.apply(apply(&server("opaque")));
+        assert_eq!(groups(&views), expected, "{service}");
+    }
+}
+
 #[test]
 fn every_client_has_its_endpoints_after_any_change() {
     let mut index = Index::new(&[SERVICE, &nodes("eewww"), &pods(5)].concat());
     let mut views: Vec<(&str, Versions)> = Vec::new();
-    let local = local();
+    let services = [
+        local(),
+        SERVICE.to_owned(),
+        preferring("node, zone=50%"),
+        preferring("region=2, cluster"),
+        same_node(),
+    ];
     let zones = ["eewww", "weeww", "-----", "ewewe", "w-e-w"];
     for change in 0..210 {
         let text = match change % 7 {
             0 => pods(change * 7 % 11),
             1 => nodes(zones[change % zones.len()]),
-            2 => [&*local, SERVICE][change % 3 % 2].to_owned(),
+            2 => services[change % services.len()].clone(),
             3 => pods(change * 5 % 11) + &nodes(zones[change % 3]),
             4 => pod("web-1", "10.1.0.1", change % 2 == 0, ""),
             5 => server(["opaque", "HTTP/2"][change % 4 / 2]),

@@ -112,6 +112,7 @@ mod tests {
         EndpointSet {
             endpoints: ports.iter().map(endpoint).collect(),
             labels: [("service".to_owned(), "web".to_owned())].into(),
+            ..EndpointSet::default()
         }
     }
 

@@ -96,11 +96,11 @@ impl Cluster {
             path: path.to_owned(),
             context_token: format!("{{\"nodeName\":\"{node}\"}}"),
         };
-        Messages(
-            self.service
-                .endpoints(&Request::new(request.into()))
-                .unwrap(),
-        )
+        let (updates, _level) = self
+            .service
+            .endpoints(&Request::new(request.into()))
+            .unwrap();
+        Messages(updates)
     }
 
     /// Returns the first message.

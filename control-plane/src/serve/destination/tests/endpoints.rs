@@ -70,12 +70,28 @@ fn versions(cluster: &Cluster) -> watch::Receiver<Arc<Version<EndpointSet>>> {
         hostname: None,
         node: None,
         family: None,
-        unfiltered: false,
+        placed: false,
     };
     match cluster.index.lock().endpoints(key).unwrap() {
         Subscription::Cached(values) => values,
         Subscription::Uncached { .. } => panic!("the endpoints are not cached"),
     }
+}
+
+/// Returns the objects of the cluster with the Service's order of localities, where only the
+/// endpoints with these addresses are ready.
+fn failing_over(levels: &str, of: &[Address], ready: &[&str]) -> String {
+    let annotations = format!("annotations: {{locality.linkerd.io/failover: '{levels}'}}");
+    let service = SERVICE.replace(
+        "namespace: shop}",
+        &format!("namespace: shop, {annotations}}}"),
+    );
+    let mut addresses = addresses(of);
+    for (ip, _) in of.iter().filter(|(ip, _)| !ready.contains(ip)) {
+        let entry = format!("{{addresses: ['{ip}'],");
+        addresses = addresses.replace(&entry, &format!("{entry} conditions: {{ready: false}},"));
+    }
+    service + &addresses
 }
 
 /// Applies messages as a client does.
@@ -107,6 +123,46 @@ fn is_same(messages: &[Bytes], others: &[Bytes]) -> bool {
         messages.iter().map(of).collect()
     };
     pointers(messages) == pointers(others)
+}
+
+/// A client is never without endpoints: it gets new ones before it loses its own.
+#[test]
+fn client_gets_the_endpoints_of_another_level_before_it_loses_its_own() {
+    let all: [Address; 4] = [
+        ("10.1.0.1", true),
+        ("10.1.0.2", true),
+        ("10.1.0.3", true),
+        ("10.1.0.4", true),
+    ];
+    let objects = |ready: &[&str]| apply(&failing_over("zone=2", &all, ready));
+    let cluster = cluster(&all);
+    cluster.apply(objects(&["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"]));
+    let mut stream = cluster.endpoints(HOST, "east-1");
+    let mut endpoints = BTreeMap::new();
+    for (ready, messages, expected) in [
+        (
+            &["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"][..],
+            1,
+            &["10.1.0.1", "10.1.0.3"][..],
+        ),
+        (&["10.1.0.1", "10.1.0.4"], 2, &["10.1.0.1", "10.1.0.4"]),
+        (&["10.1.0.2", "10.1.0.4"], 2, &["10.1.0.2", "10.1.0.4"]),
+        (
+            &["10.1.0.1", "10.1.0.3", "10.1.0.4"],
+            2,
+            &["10.1.0.1", "10.1.0.3"],
+        ),
+    ] {
+        cluster.apply(objects(ready));
+        let received = stream.ready();
+        assert_eq!(received.len(), messages, "{ready:?}");
+        for message in &received {
+            receive(&mut endpoints, std::slice::from_ref(message));
+            assert!(!endpoints.is_empty());
+        }
+        let found: Vec<String> = endpoints.keys().map(|addr| addr.ip().to_string()).collect();
+        assert_eq!(found, expected, "{ready:?}");
+    }
 }
 
 #[test]

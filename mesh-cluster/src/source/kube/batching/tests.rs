@@ -10,6 +10,7 @@ fn node(name: &str, zone: &str) -> Object {
     Object::Node(Arc::new(Node {
         name: Name::new("", name),
         zone: Some(zone.into()),
+        region: None,
         pod_gateways: Vec::new(),
     }))
 }

@@ -131,11 +131,16 @@ fn metadata_suffices_for_owners_and_nodes() {
         panic!("{change:?}");
     };
     assert_eq!(&*set.owner.as_ref().unwrap().name, "web");
-    let node =
-        json!({ "metadata": { "name": "n", "labels": { "topology.kubernetes.io/zone": "z" } } });
+    let node = json!({
+        "metadata": {
+            "name": "n",
+            "labels": { "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r" },
+        },
+    });
     let change = Table::new(Kind::Node).apply(received(node));
     let Ok(Some(Change::Apply(Object::Node(node)))) = change else {
         panic!("{change:?}");
     };
     assert_eq!(node.zone.as_deref(), Some("z"));
+    assert_eq!(node.region.as_deref(), Some("r"));
 }
