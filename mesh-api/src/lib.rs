@@ -1,6 +1,7 @@
 //! Linkerd's proxy API and its conversions to and from mesh-core, the API of its viz extension
 //! ([`linkerd2`]), the project's extensions of messages ([`mesh`]), what collectors of spans
-//! receive ([`trace`]), and what gRPC code may see of a peer ([`grpc`]).
+//! receive ([`trace`]), the SPIFFE Workload API ([`spiffe`]), and what gRPC code may see of a peer
+//! ([`grpc`]).
 //!
 //! Conversions from protobuf (for the proxy) are strict: an error names the field that is invalid.
 //! Conversions to protobuf (for the controllers) always succeed, and never return a message that a
@@ -28,6 +29,7 @@ pub mod mesh;
 pub mod meta;
 pub mod opentelemetry;
 pub mod outbound;
+pub mod spiffe;
 pub mod tap;
 pub mod tap_conditions;
 pub mod tap_events;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tonic_prost_build::manual;
 
-const PROTOS: [&str; 7] = [
+const PROTOS: [&str; 8] = [
     "linkerd2/common_net.proto",
     "linkerd2/tap.proto",
     "linkerd2/viz.proto",
@@ -16,10 +16,13 @@ const PROTOS: [&str; 7] = [
     "mesh/identity.proto",
     "mesh/outbound.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
+    "spiffe/workload.proto",
 ];
 
 /// The generated files, one for each package or manually described service.
-const GENERATED: [&str; 11] = [
+const GENERATED: [&str; 12] = [
+    // The SPIFFE Workload API has no package.
+    "_.rs",
     "io.linkerd.proxy.outbound.OutboundPolicies.rs",
     "linkerd2.common.net.rs",
     "linkerd2.tap.rs",

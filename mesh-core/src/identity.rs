@@ -36,6 +36,16 @@ pub fn is_dns_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
+/// The longest name of a SPIFFE trust domain, in bytes (SPIFFE-ID, section 2.1).
+pub const MAX_TRUST_DOMAIN: usize = 255;
+
+/// Returns whether a text is the name of a SPIFFE trust domain, as `example.org`.
+pub fn is_spiffe_trust_domain(text: &str) -> bool {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+    (1..=MAX_TRUST_DOMAIN).contains(&text.len()) && text.bytes().all(plain)
+}
+
 /// Returns the domain of identities: the cluster's domain if none is configured, as in Linkerd.
 pub fn trust_domain<'a>(configured: &'a str, cluster_domain: &'a str) -> &'a str {
     if configured.is_empty() {
@@ -87,6 +97,15 @@ impl Identity {
             return Err(invalid());
         }
         Ok(Self::Uri(text.into()))
+    }
+
+    /// Returns the trust domain of a SPIFFE identity, `None` of a DNS name.
+    pub fn spiffe_trust_domain(&self) -> Option<&str> {
+        let Self::Uri(uri) = self else {
+            return None;
+        };
+        let (domain, _path) = uri.strip_prefix("spiffe://")?.split_once('/')?;
+        Some(domain)
     }
 
     /// Returns the text without copying it.
@@ -169,6 +188,26 @@ mod tests {
                 matches!(Identity::parse(bad), Err(IdentityError::InvalidUri(_))),
                 "{bad:?}"
             );
+        }
+    }
+
+    #[test]
+    fn trust_domain_is_between_scheme_and_path() {
+        let domain = |text: &str| {
+            let identity = Identity::parse(text).unwrap();
+            identity.spiffe_trust_domain().map(str::to_owned)
+        };
+        assert_eq!(
+            domain("spiffe://example.org/a/b").as_deref(),
+            Some("example.org")
+        );
+        assert_eq!(domain("example.org"), None);
+        for valid in ["example.org", "a", "1-2_3.x", &"a".repeat(MAX_TRUST_DOMAIN)] {
+            assert!(is_spiffe_trust_domain(valid), "{valid}");
+        }
+        let too_long = "a".repeat(MAX_TRUST_DOMAIN + 1);
+        for invalid in ["", "Example.org", "a/b", "a:1", "a b", "\u{e4}", &too_long] {
+            assert!(!is_spiffe_trust_domain(invalid), "{invalid}");
         }
     }
 }

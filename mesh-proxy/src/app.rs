@@ -31,12 +31,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access_log::AccessLog;
-use crate::config::{Config, ControlAddr};
+use crate::config::{Config, ControlAddr, IdentitySource};
 use crate::context::{ProcessState, ProxyContext};
 use crate::control::dns::{DnsError, Resolver};
 use crate::control::{Client, Trust};
 use crate::discovery::Discovery;
-use crate::identity::{self, BundleFollower, Certifier};
 use crate::inbound::Inbound;
 use crate::redirection::{self, ProbeListener};
 use crate::tap::Tap;
@@ -48,7 +47,7 @@ use crate::trace::exporter::{Exporter, ExporterTask};
 use crate::trace::{self, Tracer};
 use crate::transport::listen::{self, Acceptor, DEFAULT_BACKLOG, ListenError, ListeningSocket};
 use crate::worker::{self, Listeners, WorkerParts};
-use crate::{admin, time_slice, watch};
+use crate::{admin, identity, time_slice};
 
 /// Runs the proxy until it has drained. The calling thread becomes the control thread.
 pub fn run(config: Config, log: FilterHandle) -> Result<(), impl std::error::Error> {
@@ -244,7 +243,16 @@ impl App {
         tracing::info!("SNI is {}", identity.server_name);
         tracing::info!("Local identity is {}", identity.id);
         let discovery = &self.config.discovery;
-        announce_service("Identity verified", &identity.service);
+        if let IdentitySource::WorkloadApi(api) = &identity.source {
+            tracing::info!("Identity verified via the Workload API at {:?}", api.socket);
+        }
+        if let Some(service) = identity.source.service() {
+            let what = match &identity.source {
+                IdentitySource::Service(_) => "Identity verified",
+                IdentitySource::WorkloadApi(_) => "Trust anchors followed",
+            };
+            announce_service(what, service);
+        }
         announce_service("Destinations resolved", &discovery.destination);
         announce_service("Policies watched", &discovery.policy);
         if let Some(trace) = &self.config.trace {
@@ -319,35 +327,17 @@ impl ControlPlane {
         supervisor: &Supervisor,
     ) -> Result<Self, DnsError> {
         let resolver = Resolver::from_system(&config.control, registry)?;
-        let (publish, credentials) = watch::channel(None);
-        let (publish_anchors, anchors) = watch::channel(config.identity.trust_anchors.clone());
-        let client = |name, addr, trust| {
+        let client = |name, addr: &_, trust| {
             Client::new(name, addr, &config.control, trust, &resolver, registry)
         };
 
-        let trust = Trust::Anonymous(credentials.clone(), anchors.clone());
-        let identity = client("identity", &config.identity.service, trust);
-        if let Some(file) = config.identity.trust_anchors_file.clone() {
-            supervisor.spawn("trust-anchors", identity::watch_file(file, publish_anchors));
-        } else {
-            let follower = BundleFollower::new(
-                identity.clone(),
-                config.control.backoff,
-                credentials.clone(),
-                publish_anchors,
-                registry,
-            );
-            supervisor.spawn("trust-anchors", follower.run());
-        }
-        let certifier = Certifier::new(
-            &config.identity,
-            identity,
-            publish,
-            anchors,
+        let credentials = identity::start(
+            config,
+            |service, trust| client("identity", service, trust),
             readiness.condition("identity"),
             registry,
+            supervisor,
         );
-        supervisor.spawn("identity", certifier.run());
         tokio::spawn(warn_without_certificate(credentials.clone()));
         let probe_listener = config.outbound.redirect_check.map(|addr| {
             let ready = readiness.condition(redirection::CONDITION);

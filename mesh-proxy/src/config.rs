@@ -23,7 +23,9 @@ use std::time::Duration;
 pub(crate) use self::control::{Control, ControlAddr};
 pub(crate) use self::discovery::{Discovery, StreamLimits};
 use self::env::{Env, Errors};
-pub(crate) use self::identity::IdentityConfig;
+pub(crate) use self::identity::{
+    IdentityConfig, IdentityService, IdentitySource, WorkloadApiConfig,
+};
 pub(crate) use self::inbound::Inbound;
 pub(crate) use self::limits::{Http1Limits, HttpLimits};
 pub(crate) use self::outbound::Outbound;
@@ -68,13 +70,10 @@ impl Config {
     /// Whether a control-plane service runs in this pod. The proxy does not wait for such a
     /// service, which may need a ready proxy before it can respond.
     pub(crate) fn is_control_plane_pod(&self) -> bool {
-        [
-            &self.identity.service,
-            &self.discovery.destination,
-            &self.discovery.policy,
-        ]
-        .into_iter()
-        .any(ControlAddr::is_local)
+        [&self.discovery.destination, &self.discovery.policy]
+            .into_iter()
+            .chain(self.identity.source.service())
+            .any(ControlAddr::is_local)
     }
 
     /// Returns `None` only if a required variable is missing or invalid, which `env` has recorded.

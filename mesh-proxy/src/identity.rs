@@ -1,52 +1,58 @@
-//! Requests and renews the proxy's certificates.
+//! Obtains and renews the proxy's certificates.
 //!
-//! Runs on the control thread. Each certificate has a new key, which is generated in this process
-//! and never stored. The service account token is read for each request, because the kubelet
-//! rotates it. A certificate stays in use until the next one is issued; while the identity service
-//! is unavailable, the proxy retries. It is renewed after 70 % of its remaining lifetime, by
-//! default after 10 seconds at the earliest and a day at the latest ([`schedule`]).
+//! Runs on the control thread. The environment chooses the source: the identity service
+//! ([`Certifier`], below), or the SPIFFE Workload API ([`workload_api`]).
+//!
+//! Each certificate of the identity service has a new key, which is generated in this process and
+//! never stored. The service account token is read for each request, because the kubelet rotates
+//! it. A certificate stays in use until the next one is issued; while the identity service is
+//! unavailable, the proxy retries. It is renewed after 70 % of its remaining lifetime, by default
+//! after 10 seconds at the earliest and a day at the latest ([`schedule`]).
 
 mod anchors;
 mod bundle;
+mod published;
 mod schedule;
+mod wall_clock;
+mod workload_api;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_runtime::admin::Condition;
 use mesh_runtime::log;
-use mesh_runtime::metrics::{Counter, Gauge, GaugeFamily, Labels, Registry};
+use mesh_runtime::metrics::Registry;
+use mesh_runtime::task::Supervisor;
 use tokio::time::timeout;
 use tonic::Status;
 
-pub(crate) use self::anchors::watch_file;
-pub(crate) use self::bundle::BundleFollower;
+use self::bundle::BundleFollower;
+use self::published::Published;
 use self::schedule::Schedule;
-use crate::config::IdentityConfig;
-use crate::control::{self, Client};
+use self::workload_api::WorkloadApi;
+use crate::config::{Config, ControlAddr, IdentityConfig, IdentityService, IdentitySource};
+use crate::control::{self, Client, Trust};
 use crate::tls::{
-    CertificateRequest, Credentials, CredentialsError, IssuedCertificate, TrustAnchors,
+    CertificateRequest, Credentials, CredentialsError, CredentialsRx, IssuedCertificate,
+    TrustAnchors,
 };
 use crate::watch;
 
-/// Keeps the proxy's credentials valid.
+/// Keeps the proxy's credentials valid, with certificates of the identity service.
 #[derive(Debug)]
-pub(crate) struct Certifier {
+struct Certifier {
     config: IdentityConfig,
+    token_file: PathBuf,
     client: Client,
-    credentials: watch::Sender<Option<Arc<Credentials>>>,
+    published: Published,
     anchors: watch::Receiver<TrustAnchors>,
-    ready: Condition,
-    generation: u64,
     schedule: Schedule,
-    metrics: Metrics,
 }
 
 /// Why no certificate was obtained.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CertifyError {
+enum CertifyError {
     #[error("cannot read the token {path:?} (is it projected into the pod?)")]
     Token {
         path: PathBuf,
@@ -64,15 +70,55 @@ pub(crate) enum CertifyError {
     Credentials(#[from] CredentialsError),
 }
 
-#[derive(Debug)]
-struct Metrics {
-    /// Exported from the first certificate on, because a time of 0 would look expired.
-    expires: Option<Gauge>,
-    refreshed: Option<Gauge>,
-    expires_family: GaugeFamily,
-    refreshed_family: GaugeFamily,
-    ok: Counter,
-    failed: Counter,
+/// Starts the tasks that keep the proxy's credentials and the mesh's trust anchors current, and
+/// returns the credentials. `client` creates a client of the identity service; `ready` is set with
+/// the first certificate.
+pub(crate) fn start(
+    config: &Config,
+    client: impl Fn(&ControlAddr, Trust) -> Client,
+    ready: Condition,
+    registry: &Registry,
+    supervisor: &Supervisor,
+) -> CredentialsRx {
+    let own = &config.identity;
+    let (publish, credentials) = watch::channel(None);
+    let (publish_anchors, anchors) = watch::channel(own.trust_anchors.clone());
+    let published = Published::new(publish, ready, registry);
+    let client = |service| {
+        client(
+            service,
+            Trust::Anonymous(credentials.clone(), anchors.clone()),
+        )
+    };
+    let sender_of_anchors = match &own.source {
+        IdentitySource::Service(service) => {
+            let client = client(&service.addr);
+            let certifier =
+                Certifier::new(own, service, client.clone(), published, anchors.clone());
+            supervisor.spawn("identity", certifier.run());
+            Some(client)
+        }
+        IdentitySource::WorkloadApi(api) => {
+            let source = WorkloadApi::new(own, api, published, anchors.clone(), registry);
+            supervisor.spawn("identity", source.run());
+            api.anchors.as_ref().map(client)
+        }
+    };
+    match (own.trust_anchors_file.clone(), sender_of_anchors) {
+        (Some(file), _) => {
+            supervisor.spawn("trust-anchors", anchors::watch_file(file, publish_anchors));
+        }
+        (None, Some(client)) => {
+            let backoff = config.control.backoff;
+            let credentials = credentials.clone();
+            let follower =
+                BundleFollower::new(client, backoff, credentials, publish_anchors, registry);
+            supervisor.spawn("trust-anchors", follower.run());
+        }
+        // The anchors do not change.
+        (None, None) => {}
+    }
+    credentials
 }
 
 /// Signing takes milliseconds, but the service's TokenReview may take seconds.
@@ -91,51 +137,42 @@ impl CertifyError {
 }
 
 impl Certifier {
-    /// Creates a certifier that publishes to `credentials` and sets `ready` with the first
-    /// certificate.
-    pub(crate) fn new(
+    /// Creates a certifier that publishes credentials with these anchors.
+    fn new(
         config: &IdentityConfig,
+        service: &IdentityService,
         client: Client,
-        credentials: watch::Sender<Option<Arc<Credentials>>>,
+        published: Published,
         anchors: watch::Receiver<TrustAnchors>,
-        ready: Condition,
-        registry: &Registry,
     ) -> Self {
         Self {
             config: config.clone(),
+            token_file: service.token_file.clone(),
             client,
-            credentials,
+            published,
             anchors,
-            ready,
-            generation: 0,
             schedule: Schedule::new(config.min_refresh, config.max_refresh),
-            metrics: Metrics::new(registry),
         }
     }
 
     /// Runs for the life of the process.
-    pub(crate) async fn run(mut self) {
+    async fn run(mut self) {
         loop {
             let due = match self.certify().await {
                 Ok(own) => {
                     let due = self
                         .schedule
                         .after_success(own.not_after(), SystemTime::now());
-                    self.publish(own);
+                    self.published.certify(own);
                     due
                 }
                 Err(error) => {
-                    self.metrics.failed.inc();
-                    let expires = self
-                        .credentials
-                        .borrow()
-                        .as_ref()
-                        .map(|own| own.not_after());
+                    let expires = self.published.expires();
                     let is_refusal = error.is_refusal();
-                    let due = self
-                        .schedule
-                        .after_failure(expires, is_refusal, SystemTime::now());
-                    self.report(&error, due);
+                    let now = SystemTime::now();
+                    let due = self.schedule.after_failure(expires, is_refusal, now);
+                    let retry_in = due.duration_since(now).unwrap_or_default();
+                    self.published.fail(&log::chain(&error), Some(retry_in));
                     due
                 }
             };
@@ -147,14 +184,13 @@ impl Certifier {
         let anchors = self.anchors.borrow_and_update().clone();
         let request = CertificateRequest::new(&self.config.id)?;
         let issued = self.request_certificate(&request).await?;
-        self.generation += 1;
         let own = Credentials::new(
             &self.config.id,
             &self.config.server_name,
             request,
             &issued,
             &anchors,
-            self.generation,
+            self.published.next_generation(),
         )?;
         Ok(own)
     }
@@ -183,7 +219,7 @@ impl Certifier {
 
     /// Blocks, which is acceptable for a few kilobytes from a tmpfs volume once per certificate.
     fn read_token(&self) -> Result<Vec<u8>, CertifyError> {
-        let path = &self.config.token_file;
+        let path = &self.token_file;
         let token = std::fs::read(path).map_err(|source| CertifyError::Token {
             path: path.clone(),
             source,
@@ -194,56 +230,18 @@ impl Certifier {
         Ok(token)
     }
 
-    fn publish(&mut self, own: Credentials) {
-        let expires = own.not_after();
-        let lifetime = expires
-            .duration_since(SystemTime::now())
-            .unwrap_or_default();
-        tracing::info!(id = %own.id(), ?lifetime, "Certified identity");
-        self.metrics.certified(expires, SystemTime::now());
-        self.credentials.send_replace(Some(Arc::new(own)));
-        self.ready.set(true);
-    }
-
-    fn report(&self, error: &CertifyError, due: SystemTime) {
-        let retry_in = due.duration_since(SystemTime::now()).unwrap_or_default();
-        let error = log::chain(error);
-        match &*self.credentials.borrow() {
-            None => tracing::warn!(error, ?retry_in, "Failed to certify identity"),
-            Some(own) if own.not_after() <= SystemTime::now() => {
-                tracing::error!(
-                    error,
-                    ?retry_in,
-                    "Failed to renew the expired certificate; peers reject this proxy"
-                );
-            }
-            Some(_) => {
-                tracing::warn!(
-                    error,
-                    ?retry_in,
-                    "Failed to renew the certificate; the current one stays in use"
-                );
-            }
-        }
-    }
-
     /// Waits until `due`, or until new trust anchors require another certificate.
     async fn wait(&mut self, due: SystemTime) {
         loop {
-            // In short intervals, because the monotonic clock stops while the machine is suspended,
-            // but certificates expire.
-            let left = due.duration_since(SystemTime::now()).unwrap_or_default();
-            if left.is_zero() {
-                return;
-            }
             tokio::select! {
                 biased;
-                () = tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)) => {}
+                () = wall_clock::sleep_until(due) => return,
                 changed = self.anchors.changed() => {
                     if changed.is_err() {
                         // The anchors do not change, because no file is configured.
-                        tokio::time::sleep(left.min(CLOCK_CHECK_INTERVAL)).await;
-                    } else if !self.adopt_anchors() {
+                        return wall_clock::sleep_until(due).await;
+                    }
+                    if !self.adopt_anchors() {
                         return;
                     }
                 }
@@ -255,64 +253,18 @@ impl Certifier {
     /// to them.
     fn adopt_anchors(&mut self) -> bool {
         let anchors = self.anchors.borrow_and_update().clone();
-        let Some(current) = self.credentials.borrow().clone() else {
-            return false;
-        };
-        self.generation += 1;
-        match current.with_anchors(&anchors, self.generation) {
-            Ok(own) => {
+        match self.published.replace_anchors(&anchors) {
+            None => false,
+            Some(Ok(())) => {
                 tracing::info!(anchors = anchors.len(), "Trust anchors changed");
-                self.credentials.send_replace(Some(Arc::new(own)));
                 true
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 tracing::warn!(%error, "Current certificate does not chain to the changed trust anchors; requesting another");
                 false
             }
         }
     }
-}
-
-/// The longest time between two readings of the wall clock.
-const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-
-impl Metrics {
-    fn new(registry: &Registry) -> Self {
-        let refreshes = registry.counter_family(
-            "control_identity_cert_refreshes_total",
-            "The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity service",
-        );
-        Self {
-            expires: None,
-            refreshed: None,
-            expires_family: registry.gauge_family(
-                "control_identity_cert_expiration_timestamp_seconds",
-                "Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)",
-            ),
-            refreshed_family: registry.gauge_family(
-                "control_identity_cert_refresh_timestamp_seconds",
-                "Time when this proxy's mTLS identity certificate was last refreshed (in seconds since the UNIX epoch)",
-            ),
-            ok: refreshes.with(&Labels::new().with("result", "ok")),
-            failed: refreshes.with(&Labels::new().with("result", "error")),
-        }
-    }
-
-    fn certified(&mut self, expires: SystemTime, now: SystemTime) {
-        self.ok.inc();
-        let none = Labels::new();
-        self.expires
-            .get_or_insert_with(|| self.expires_family.with(&none))
-            .set(unix_seconds(expires));
-        self.refreshed
-            .get_or_insert_with(|| self.refreshed_family.with(&none))
-            .set(unix_seconds(now));
-    }
-}
-
-fn unix_seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

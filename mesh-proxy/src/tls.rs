@@ -6,9 +6,9 @@
 //! take the current ones for each connection. They are immutable and own everything that must not
 //! outlive them (tickets, sessions), so a new generation never resumes a session of an old one.
 //!
-//! Rules for every connection, also for resumed sessions: TLS 1.3 only; a peer's certificate chains
-//! to a trust anchor and holds exactly one identity; a server's identity is the one that discovery
-//! named.
+//! Rules for every connection, also for resumed sessions: TLS 1.3 only; a peer's certificate holds
+//! exactly one identity and chains to a trust anchor of this name; a server's identity is the one
+//! that discovery named.
 //!
 //! The implementation of the record protocol depends on the [`Purpose`]: [`crate::transport::tls`]
 //! carries traffic between pods, after [`handshake`]; rustls carries calls to the control plane.
@@ -25,6 +25,7 @@ pub(crate) mod server;
 mod sessions;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulated;
+mod svid;
 mod trust;
 mod verify;
 
@@ -36,7 +37,7 @@ pub(crate) use self::credentials::{Credentials, IssuedCertificate};
 pub(crate) use self::crypto::export_rustls_info;
 pub(crate) use self::csr::CertificateRequest;
 pub(crate) use self::error::{CredentialsError, TlsError};
-pub(crate) use self::trust::{TrustAnchors, TrustAnchorsError};
+pub(crate) use self::trust::{DomainBundles, TrustAnchors, TrustAnchorsError};
 
 /// The current credentials; `None` until the first certificate is issued.
 pub(crate) type CredentialsRx = watch::Receiver<Option<Arc<Credentials>>>;

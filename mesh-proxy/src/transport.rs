@@ -18,6 +18,7 @@ pub(crate) mod socket;
 mod source_port;
 mod splice;
 pub(crate) mod tls;
+pub(crate) mod unix;
 
 use std::time::Duration;
 

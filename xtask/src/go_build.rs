@@ -1,4 +1,5 @@
-//! Builds programs of Go modules that are pinned below `xtask`: Helm and Prometheus.
+//! Builds programs of Go modules that the checkout pins: Helm, Prometheus, and the server of the
+//! SPIFFE Workload API that tests have.
 
 use std::path::Path;
 use std::process::Command;

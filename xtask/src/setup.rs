@@ -7,6 +7,7 @@ mod bpf;
 mod components;
 mod helm;
 mod packages;
+mod workload_api;
 
 use std::path::{Path, PathBuf};
 
@@ -56,11 +57,13 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
     };
     if !options.check {
         told(helm::complete(root));
+        told(workload_api::complete(root));
     }
     let of_browser = packages::missing(|need| need == Need::Browser);
     missing.packages.extend(of_browser);
     let lacks_helm = helm::is_missing(root);
-    if missing.is_empty() && !lacks_helm {
+    let lacks_workload_api = workload_api::is_missing(root);
+    if missing.is_empty() && !lacks_helm && !lacks_workload_api {
         println!("nothing is missing");
         return Ok(());
     }
@@ -69,6 +72,12 @@ pub(crate) fn run(root: &Path, options: SetupOptions) -> anyhow::Result<()> {
         eprintln!(
             "    missing  {:<26} for the tests: renders the charts; `cargo xtask setup` builds it with Go (https://go.dev/dl)",
             helm::HELM
+        );
+    }
+    if lacks_workload_api {
+        eprintln!(
+            "    missing  {:<26} for the tests: gives proxies SPIFFE identities; `cargo xtask setup` builds it with Go (https://go.dev/dl)",
+            workload_api::WORKLOAD_API
         );
     }
     bail!("this machine lacks something; see above")
@@ -105,9 +114,21 @@ pub(crate) fn helm(root: &Path) {
     told(helm::complete(root));
 }
 
-/// Returns the directory of a built Helm, for the `PATH` of tests.
+/// Builds the server of the SPIFFE Workload API for the tests of the proxy, if the machine has Go.
+pub(crate) fn workload_api(root: &Path) {
+    told(workload_api::complete(root));
+}
+
+/// Returns the directory of a built Helm.
 pub(crate) fn helm_directory(root: &Path) -> Option<PathBuf> {
     helm::directory(root)
+}
+
+/// Returns the directories of the programs that are built here, for the `PATH` of tests.
+pub(crate) fn directories(root: &Path) -> impl Iterator<Item = PathBuf> {
+    helm::directory(root)
+        .into_iter()
+        .chain(workload_api::directory(root))
 }
 
 /// Installs packages that only one task needs. The caller has printed the reason.

@@ -120,6 +120,7 @@ fn everything(root: &Path, options: &TestOptions, tally: &mut Tally) -> anyhow::
         return unit(tally);
     }
     setup::helm(root);
+    setup::workload_api(root);
     let context = cluster::given();
     let context = context.as_deref();
     if let Some(context) = context {
@@ -324,7 +325,7 @@ fn run_tests(
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
-    if let Some(path) = path_with_helm(root) {
+    if let Some(path) = path_with_tools(root) {
         command.env("PATH", path);
     }
     // --show-output: a test that cannot run here passes and prints why; the summary counts that
@@ -363,10 +364,10 @@ fn judge(title: &str, command: &mut Command, tally: &mut Tally) -> anyhow::Resul
     bail!("{failed} failed")
 }
 
-/// The `PATH` with the Helm that `setup` built, if there is one.
-fn path_with_helm(root: &Path) -> Option<OsString> {
+/// The `PATH` with the programs that `setup` built.
+fn path_with_tools(root: &Path) -> Option<OsString> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let directories = env::split_paths(&path).chain(setup::helm_directory(root));
+    let directories = env::split_paths(&path).chain(setup::directories(root));
     env::join_paths(directories).ok()
 }
 

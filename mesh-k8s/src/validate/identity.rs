@@ -1,5 +1,7 @@
 //! The notation of identities.
 
+use mesh_core::identity::is_spiffe_trust_domain;
+
 use super::Node;
 
 const FIX: &str = "write an identity such as web.shop.serviceaccount.identity.linkerd.cluster.local or spiffe://example.org/web, \
@@ -47,12 +49,11 @@ fn is_spiffe_id(id: &str) -> bool {
     let Some((domain, path)) = id.split_once('/') else {
         return false;
     };
-    let in_domain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || plain(b);
     let segment = |segment: &str| {
         !matches!(segment, "" | "." | "..")
             && segment
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || plain(b))
     };
-    !domain.is_empty() && domain.bytes().all(in_domain) && path.split('/').all(segment)
+    is_spiffe_trust_domain(domain) && path.split('/').all(segment)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use mesh_core::identity::{Identity, IdentityError};
+use mesh_core::identity::{Identity, IdentityError, is_spiffe_trust_domain};
 use mesh_core::policy::inbound::{DefaultPolicy, UnknownDefaultPolicy};
 use mesh_core::ports::{PortSet, PortSetError};
 use mesh_core::units::{self, DurationError};
@@ -32,6 +32,47 @@ pub(super) fn default_policy(text: &str) -> Result<DefaultPolicy, UnknownDefault
 /// Accepts a trailing dot, because the control plane's names may be fully qualified.
 pub(super) fn identity(text: &str) -> Result<Identity, IdentityError> {
     Identity::parse(text.strip_suffix('.').unwrap_or(text))
+}
+
+pub(super) fn dns_name(text: &str) -> Result<Identity, String> {
+    match identity(text) {
+        Ok(name @ Identity::Dns(_)) => Ok(name),
+        _ => Err(format!("{text:?} is not a DNS name")),
+    }
+}
+
+pub(super) fn spiffe_id(text: &str) -> Result<Identity, String> {
+    let id = Identity::parse(text).ok();
+    id.filter(|id| id.spiffe_trust_domain().is_some_and(is_spiffe_trust_domain))
+        .ok_or_else(|| {
+            format!("{text:?} is not a SPIFFE identity (as in \"spiffe://example.org/web\")")
+        })
+}
+
+/// The longest path of a socket that the kernel accepts (unix(7), without the final zero).
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Parses the path of a Unix socket, with or without `unix:` before it.
+pub(super) fn unix_socket(text: &str) -> Result<PathBuf, String> {
+    let path = text.strip_prefix("unix:").unwrap_or(text);
+    if path.is_empty() {
+        return Err(
+            "is empty; expected the path of a socket (as in \"unix:///run/spire/agent.sock\")"
+                .to_owned(),
+        );
+    }
+    if path.contains("://") || path.starts_with("tcp:") {
+        return Err(format!(
+            "{text:?} is not the path of a Unix socket (as in \"unix:///run/spire/agent.sock\"); no other transport is supported"
+        ));
+    }
+    if path.len() > MAX_SOCKET_PATH {
+        return Err(format!(
+            "is a path of {} bytes; a socket may have {MAX_SOCKET_PATH}",
+            path.len()
+        ));
+    }
+    Ok(PathBuf::from(path))
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, String> {

@@ -5,8 +5,11 @@
 //! back-off if it ended right after it was opened, as streams of a terminating service do. The
 //! received value may thus be stale, but is never absent.
 
+use std::error::Error;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::Body;
 use mesh_core::resilience::Backoff;
 use mesh_planted::Bug;
 use prost::Message;
@@ -48,14 +51,16 @@ enum StreamEnd {
 
 /// Passes the events of the stream that `open` opens to `on_event`, and reopens the stream whenever
 /// it ends. Never returns.
-pub(crate) async fn follow<T, F>(
+pub(crate) async fn follow<T, B, F>(
     limits: StreamLimits,
     backoff: Backoff,
     mut open: impl FnMut() -> F,
     mut on_event: impl FnMut(Event<T>) -> RetryDecision,
 ) where
     T: Message + Default,
-    F: Future<Output = Result<ResponseStream<T>, Status>>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + Send + Sync + 'static,
+    F: Future<Output = Result<ResponseStream<T, B>, Status>>,
 {
     let mut retries = Retries::new(backoff);
     loop {
@@ -73,7 +78,7 @@ pub(crate) async fn follow<T, F>(
     }
 }
 
-async fn run_once<T, F>(
+async fn run_once<T, B, F>(
     limits: &StreamLimits,
     open: &mut impl FnMut() -> F,
     on_event: &mut impl FnMut(Event<T>) -> RetryDecision,
@@ -81,7 +86,9 @@ async fn run_once<T, F>(
 ) -> StreamEnd
 where
     T: Message + Default,
-    F: Future<Output = Result<ResponseStream<T>, Status>>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + Send + Sync + 'static,
+    F: Future<Output = Result<ResponseStream<T, B>, Status>>,
 {
     let opened = Instant::now();
     let first_by = deadline(opened, limits.initial);

@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, TE};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as HttpBody;
 use http_body_util::{BodyExt as _, Full};
 use mesh_api::grpc::Sanitized;
 use prost::Message;
@@ -19,12 +20,14 @@ use tower::Service as _;
 use super::client::ResponseBody;
 use super::{Client, MAX_MESSAGE};
 
-/// The messages of a call's response stream.
+/// The messages of a call's response stream, whose body is by default the one of [`Client`].
 #[derive(Debug)]
-pub(crate) struct ResponseStream<A> {
-    body: Sanitized<ResponseBody>,
+pub(crate) struct ResponseStream<A, B = Sanitized<ResponseBody>> {
+    body: B,
     /// The received bytes of an incomplete message.
     partial: BytesMut,
+    /// The longest message, in bytes.
+    max_message: usize,
     /// The status of a stream that ends without one.
     missing_status: Code,
     message: PhantomData<fn() -> A>,
@@ -43,33 +46,50 @@ where
     Q: Message,
     A: Message + Default,
 {
-    let mut request = Request::new(Body::new(Full::new(frame_message(&message))));
+    // `Client` is always ready, so `poll_ready` is not needed.
+    let response = client
+        .call(request(Uri::from_static(path), &message))
+        .await
+        .map_err(|error| Status::from_error(Box::new(error)))?;
+    ResponseStream::new(response, MAX_MESSAGE)
+}
+
+/// Returns the request of a call.
+pub(crate) fn request(uri: Uri, message: &impl Message) -> Request<Body> {
+    let mut request = Request::new(Body::new(Full::new(frame_message(message))));
     *request.method_mut() = Method::POST;
-    *request.uri_mut() = Uri::from_static(path);
+    *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
     let headers = request.headers_mut();
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    // `Client` is always ready, so `poll_ready` is not needed.
-    let response = client.call(request).await;
-    let (head, body) = response
-        .map_err(|error| Status::from_error(Box::new(error)))?
-        .into_parts();
-    let missing_status = match Status::from_header_map(&head.headers) {
-        None => grpc_code(head.status),
-        // A trailers-only response.
-        Some(status) if status.code() == Code::Ok => Code::Ok,
-        Some(status) => return Err(status),
-    };
-    Ok(ResponseStream {
-        body,
-        partial: BytesMut::new(),
-        missing_status,
-        message: PhantomData,
-    })
+    request
 }
 
-impl<A: Message + Default> ResponseStream<A> {
+impl<A, B> ResponseStream<A, B>
+where
+    A: Message + Default,
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    /// Returns the messages of a response, or the status that refuses the call.
+    pub(crate) fn new(response: Response<B>, max_message: usize) -> Result<Self, Status> {
+        let (head, body) = response.into_parts();
+        let missing_status = match Status::from_header_map(&head.headers) {
+            None => grpc_code(head.status),
+            // A trailers-only response.
+            Some(status) if status.code() == Code::Ok => Code::Ok,
+            Some(status) => return Err(status),
+        };
+        Ok(Self {
+            body,
+            partial: BytesMut::new(),
+            max_message,
+            missing_status,
+            message: PhantomData,
+        })
+    }
+
     /// Returns the next message, or `None` at the end of a successful call. Cancellation safe.
     pub(crate) async fn message(&mut self) -> Result<Option<A>, Status> {
         loop {
@@ -98,8 +118,9 @@ impl<A: Message + Default> ResponseStream<A> {
             return Err(Status::internal(error));
         }
         let length = u32::from_be_bytes(length) as usize;
-        if length > MAX_MESSAGE {
-            let error = format!("message of {length} bytes exceeds the limit of {MAX_MESSAGE}");
+        let limit = self.max_message;
+        if length > limit {
+            let error = format!("message of {length} bytes exceeds the limit of {limit}");
             return Err(Status::out_of_range(error));
         }
         let Some(bytes) = rest.get(..length) else {

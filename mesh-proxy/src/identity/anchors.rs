@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Publishes the bundle in `path` whenever its content changes to a valid one. Runs for the life of
 /// the process.
-pub(crate) async fn watch_file(path: PathBuf, anchors: watch::Sender<TrustAnchors>) {
+pub(super) async fn watch_file(path: PathBuf, anchors: watch::Sender<TrustAnchors>) {
     let mut last = None;
     loop {
         reload(&path, &mut last, &anchors);

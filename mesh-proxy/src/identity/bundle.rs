@@ -25,7 +25,7 @@ use crate::watch;
 
 /// Publishes the bundles that the identity service sends.
 #[derive(Debug)]
-pub(crate) struct BundleFollower {
+pub(super) struct BundleFollower {
     client: Client,
     backoff: Backoff,
     credentials: watch::Receiver<Option<Arc<Credentials>>>,
@@ -68,7 +68,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 const RETRY_UNSUPPORTED: Duration = Duration::from_secs(300);
 
 impl BundleFollower {
-    pub(crate) fn new(
+    pub(super) fn new(
         client: Client,
         backoff: Backoff,
         credentials: watch::Receiver<Option<Arc<Credentials>>>,
@@ -84,7 +84,7 @@ impl BundleFollower {
     }
 
     /// Runs for the life of the process, from the first certificate on.
-    pub(crate) async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         if self.credentials.wait_for(Option::is_some).await.is_err() {
             // The process exits.
             return;

@@ -60,7 +60,8 @@ impl Schedule {
         }
     }
 
-    fn renew_after(&self, expires: SystemTime, now: SystemTime) -> Duration {
+    /// Returns how long a certificate is used before it is replaced.
+    pub(super) fn renew_after(&self, expires: SystemTime, now: SystemTime) -> Duration {
         let remaining = expires.duration_since(now).unwrap_or_default();
         remaining.mul_f64(RENEW_AT).clamp(self.min, self.max)
     }

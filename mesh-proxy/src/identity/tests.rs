@@ -1,6 +1,7 @@
 //! The certifier with a fake identity service.
 
 use std::io::Write as _;
+use std::sync::Arc;
 
 use mesh_api::proto::identity::CertifyRequest;
 use mesh_runtime::admin::Readiness;
@@ -9,7 +10,6 @@ use tonic::{Code, Status};
 
 use super::*;
 use crate::config::tests::with_control_plane;
-use crate::control::Trust;
 use crate::control::dns::Resolver;
 use crate::tests::fake_control_plane::{Call, ControlPlane};
 use crate::tls::tests::TestCa;
@@ -39,17 +39,26 @@ async fn start_with(ca: &TestCa, changes: &[(&str, Option<&str>)]) -> Running {
     let (publish, credentials) = watch::channel(None);
     let (anchors, receive_anchors) = watch::channel(ca.anchors());
     let trust = Trust::Anonymous(credentials.clone(), receive_anchors.clone());
-    let service = &config.identity.service;
+    let IdentitySource::Service(service) = &config.identity.source else {
+        panic!("the environment has a token");
+    };
     let options = &config.control;
-    let client = Client::new("identity", service, options, trust, &resolver, &registry);
+    let client = Client::new(
+        "identity",
+        &service.addr,
+        options,
+        trust,
+        &resolver,
+        &registry,
+    );
     let readiness = Readiness::new();
+    let published = Published::new(publish, readiness.condition("identity"), &registry);
     let certifier = Certifier::new(
         &config.identity,
+        service,
         client,
-        publish,
+        published,
         receive_anchors,
-        readiness.condition("identity"),
-        &registry,
     );
     tokio::spawn(certifier.run());
     Running {

@@ -7,7 +7,7 @@ use mesh_core::identity::Identity;
 use rustls::client::{ClientConfig, ResolvesClientCert, Resumption};
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert, ServerConfig};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::{CertifiedKey, SigningKey, SingleCertAndKey};
 use rustls::{Error, InconsistentKeys};
 use rustls_pki_types::CertificateDer;
 
@@ -15,12 +15,12 @@ use super::chains::VerifiedChains;
 use super::csr::CertificateRequest;
 use super::error::CredentialsError;
 use super::sessions::{ClientConfigs, SessionKey, TicketStore};
-use super::trust::TrustAnchors;
+use super::trust::{DomainBundles, TrustAnchors};
 use super::verify::{self, ClientVerifier, ServerVerifier};
 use super::{certificate, crypto};
 use crate::transport::header;
 
-/// A certificate that the identity service has issued.
+/// A certificate that was issued to this proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct IssuedCertificate {
     /// In DER.
@@ -57,11 +57,24 @@ impl Credentials {
         anchors: &TrustAnchors,
         generation: u64,
     ) -> Result<Self, CredentialsError> {
-        let chain: Vec<_> = std::iter::once(&issued.leaf)
+        let chain = std::iter::once(&issued.leaf)
             .chain(&issued.intermediates)
             .map(|der| CertificateDer::from(der.clone()))
             .collect();
         let key = request.into_key().map_err(CredentialsError::WrongKey)?;
+        Self::from_chain(id, server_name, chain, key, anchors, generation)
+    }
+
+    /// Verifies a certificate chain with its key as a peer would, and builds the TLS
+    /// configurations.
+    pub(super) fn from_chain(
+        id: &Identity,
+        server_name: &Arc<str>,
+        chain: Vec<CertificateDer<'static>>,
+        key: Arc<dyn SigningKey>,
+        anchors: &TrustAnchors,
+        generation: u64,
+    ) -> Result<Self, CredentialsError> {
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
@@ -139,6 +152,13 @@ impl Credentials {
     /// The generation, which increases with each certificate and each change of trust anchors.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Whether the certificate chains to the anchors of the mesh, without those of trust domains.
+    /// Peers that have no bundle of its trust domain know no others.
+    pub(crate) fn is_trusted_in_mesh(&self) -> bool {
+        let mesh = self.anchors.with_domains(DomainBundles::default());
+        verify::verify_own_chain(&self.certified.cert, &self.id, &mesh).is_ok()
     }
 
     #[cfg(test)]

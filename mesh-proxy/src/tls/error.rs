@@ -15,8 +15,12 @@ pub(crate) enum CredentialsError {
     WrongIdentity { expected: Identity, found: Identity },
     #[error("invalid issued certificate")]
     InvalidCertificate(#[source] PeerError),
-    #[error("issued certificate does not match the key of the certificate request")]
+    #[error("issued certificate does not match its private key")]
     WrongKey(#[source] rustls::Error),
+    #[error("invalid private key, expected PKCS #8 in DER of ECDSA, Ed25519 or RSA")]
+    InvalidKey(#[source] rustls::Error),
+    #[error("chain of {found} certificates, expected at most {most}")]
+    ChainLength { found: usize, most: usize },
     #[error("cannot build the TLS configuration")]
     Setup(#[source] rustls::Error),
     #[error("cannot create a certificate request")]
@@ -28,8 +32,12 @@ pub(crate) enum CredentialsError {
 pub(crate) enum PeerError {
     #[error("malformed certificate")]
     Malformed,
-    #[error("certificate holds {0} identities (DNS names and URIs), expected exactly one")]
-    WrongIdentityCount(usize),
+    #[error(
+        "certificate holds {uris} URIs and {dns_names} DNS names, expected one URI, or else one DNS name"
+    )]
+    WrongIdentityCount { uris: usize, dns_names: usize },
+    #[error("certificate of a SPIFFE identity is for signing other certificates")]
+    SigningCertificate,
     #[error("invalid identity in certificate")]
     InvalidIdentity(#[source] IdentityError),
     #[error("peer identity mismatch: expected {expected}, got {found}")]

@@ -8,6 +8,8 @@ use mesh_core::endpoint::TlsPeer;
 use mesh_core::identity::Identity;
 use mesh_test_support::certificates;
 use rcgen::{CertificateParams, SanType};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use time::OffsetDateTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +23,7 @@ use crate::transport::Io;
 pub(in crate::tls) mod attacker;
 mod client_hello;
 mod openssl;
+mod spiffe;
 mod stream;
 
 /// A certificate authority with its own trust anchor, whose certificates the proxy can use.
@@ -41,6 +44,12 @@ impl TestCa {
 
     pub(crate) fn anchors(&self) -> TrustAnchors {
         TrustAnchors::from_pem(&self.pem).unwrap()
+    }
+
+    /// Its trust anchor in DER.
+    pub(crate) fn der(&self) -> Vec<u8> {
+        let anchor = CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap();
+        anchor.to_vec()
     }
 
     fn intermediate(&self) -> Self {
@@ -330,14 +339,14 @@ fn issued_certificate_is_verified_before_use() {
 #[test]
 fn certificate_must_have_exactly_one_identity() {
     let ca = TestCa::new();
-    let check = |sans: Vec<SanType>, expect: Result<&str, usize>| {
+    let check = |sans: Vec<SanType>, expect: Result<&str, (usize, usize)>| {
         let id = identity("a.test");
         let issued = ca.sign_with(CertificateRequest::new(&id).unwrap().der(), |params| {
             params.subject_alt_names = sans;
         });
         let found = certificate::identity_of(&issued.leaf.into());
-        let expect = expect.map(identity).map_err(PeerError::WrongIdentityCount);
-        assert_eq!(found, expect);
+        let count = |(uris, dns_names)| PeerError::WrongIdentityCount { uris, dns_names };
+        assert_eq!(found, expect.map(identity).map_err(count));
     };
     let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
     let uri = |name: &str| SanType::URI(name.try_into().unwrap());
@@ -345,9 +354,14 @@ fn certificate_must_have_exactly_one_identity() {
     check(vec![dns("a.test")], Ok("a.test"));
     check(vec![uri("spiffe://td/a")], Ok("spiffe://td/a"));
     check(vec![ip.clone(), dns("a.test")], Ok("a.test"));
-    check(vec![ip], Err(0));
-    check(vec![dns("a.test"), dns("b.test")], Err(2));
-    check(vec![dns("a.test"), uri("spiffe://td/a")], Err(2));
+    check(vec![ip], Err((0, 0)));
+    check(vec![dns("a.test"), dns("b.test")], Err((0, 2)));
+    let spiffe = uri("spiffe://td/a");
+    let two = vec![spiffe.clone(), uri("spiffe://td/b"), dns("a.test")];
+    check(two, Err((2, 1)));
+    // Its DNS names are not identities.
+    let with_names = vec![dns("a.test"), spiffe, dns("b.test")];
+    check(with_names, Ok("spiffe://td/a"));
 }
 
 #[test]

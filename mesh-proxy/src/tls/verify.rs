@@ -1,6 +1,7 @@
 //! Verification of a peer's certificate: its chain, that it holds exactly one identity, and for
 //! servers that the identity is the expected one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mesh_core::identity::Identity;
@@ -32,7 +33,10 @@ pub(super) struct ServerVerifier {
 /// Accepts any client of the mesh, and clients without a certificate.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
-    chain: Arc<dyn ClientCertVerifier>,
+    /// Verifies by the anchors of the mesh.
+    mesh: Arc<dyn ClientCertVerifier>,
+    /// By SPIFFE trust domain; each verifies by the anchors of that domain.
+    domains: BTreeMap<String, Arc<dyn ClientCertVerifier>>,
     chains: Arc<VerifiedChains>,
 }
 
@@ -44,8 +48,8 @@ impl ServerVerifier {
         chains: Arc<VerifiedChains>,
     ) -> Self {
         Self {
+            roots: anchors.roots_of(&expected),
             expected,
-            roots: anchors.roots(),
             chains,
             algorithms: crypto::provider().signature_verification_algorithms,
         }
@@ -102,24 +106,50 @@ impl ServerCertVerifier for ServerVerifier {
 impl ClientVerifier {
     /// Creates a verifier. `chains` must belong to these anchors and to clients.
     pub(super) fn new(anchors: &TrustAnchors, chains: Arc<VerifiedChains>) -> Result<Self, Error> {
-        let chain = WebPkiClientVerifier::builder_with_provider(anchors.roots(), crypto::provider())
-            // Clients of the mesh have one certificate, so a list of acceptable issuers would only
-            // lengthen each handshake.
-            .clear_root_hint_subjects()
-            .allow_unauthenticated()
-            .build()
-            .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { chain, chains })
+        let domains = anchors
+            .domains()
+            .map(|(domain, roots)| Ok((domain.to_owned(), chain_verifier(roots)?)));
+        Ok(Self {
+            mesh: chain_verifier(anchors.roots_of_mesh())?,
+            domains: domains.collect::<Result<_, Error>>()?,
+            chains,
+        })
     }
+
+    /// Returns the verifier of a client's chain, which its name decides.
+    fn verifier_of(
+        &self,
+        end_entity: &CertificateDer<'_>,
+    ) -> Result<&dyn ClientCertVerifier, Error> {
+        // Without domains no unverified certificate is read for its name.
+        if self.domains.is_empty() {
+            return Ok(&*self.mesh);
+        }
+        let id = certificate::identity_of(end_entity).map_err(rejection)?;
+        let domain = id
+            .spiffe_trust_domain()
+            .and_then(|domain| self.domains.get(domain));
+        Ok(&**domain.unwrap_or(&self.mesh))
+    }
+}
+
+fn chain_verifier(roots: Arc<RootCertStore>) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    WebPkiClientVerifier::builder_with_provider(roots, crypto::provider())
+        // Clients of the mesh have one certificate, so a list of acceptable issuers would only
+        // lengthen each handshake.
+        .clear_root_hint_subjects()
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| Error::General(error.to_string()))
 }
 
 impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
-        self.chain.client_auth_mandatory()
+        self.mesh.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chain.root_hint_subjects()
+        self.mesh.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -129,7 +159,7 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         self.chains.verify(end_entity, intermediates, now, || {
-            self.chain
+            self.verifier_of(end_entity)?
                 .verify_client_cert(end_entity, intermediates, now)
                 .map(|_verified| ())
         })?;
@@ -143,7 +173,7 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chain.verify_tls12_signature(message, cert, dss)
+        self.mesh.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -152,11 +182,11 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chain.verify_tls13_signature(message, cert, dss)
+        self.mesh.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
+        self.mesh.supported_verify_schemes()
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use self::app::{HttpApp, echo};
 pub(crate) use self::control::{Issuing, policies};
 pub(crate) use self::net::Mesh;
 pub(crate) use self::pod::{Pod, sample};
-pub(crate) use self::proxy::AS_PROXY_USER;
+pub(crate) use self::proxy::{AS_PROXY_USER, WORKLOAD_API};
 
 use std::time::Duration;
 

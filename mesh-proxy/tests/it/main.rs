@@ -24,4 +24,5 @@ mod redirection;
 mod rotation;
 mod routes;
 mod shutdown;
+mod spiffe;
 mod start;

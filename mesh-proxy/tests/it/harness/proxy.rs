@@ -16,6 +16,9 @@ pub(crate) const AS_PROXY_USER: &str = "setpriv --reuid=2102 --regid=2102 --clea
 /// The file that gets standard error of a proxy with an access log.
 pub(super) const ACCESS_LOG: &str = "access.log";
 
+/// The variable of the Workload API's socket.
+pub(crate) const WORKLOAD_API: &str = "IDENTITY_SPIRE_WORKLOAD_API_ADDRESS";
+
 /// Starts a proxy in its pod. The directory holds its token.
 pub(super) fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> (Program, TempDir) {
     let files = tempfile::tempdir().unwrap();
@@ -32,6 +35,12 @@ pub(super) fn start(pod: &Pod, namespace: &Namespace, more: &[(&str, &str)]) -> 
         .env("LINKERD2_PROXY_IDENTITY_TOKEN_FILE", token);
     for (name, value) in environment(pod) {
         command.env(format!("LINKERD2_PROXY_{name}"), value);
+    }
+    // The variables of the identity service, which a proxy with the Workload API does not have.
+    if more.iter().any(|(name, _)| *name == WORKLOAD_API) {
+        for name in ["LOCAL_NAME", "SVC_ADDR", "TOKEN_FILE"] {
+            command.env_remove(format!("LINKERD2_PROXY_IDENTITY_{name}"));
+        }
     }
     for (name, value) in more {
         let ours = name.starts_with("MESH_PROXY_");
