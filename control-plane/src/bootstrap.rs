@@ -10,15 +10,14 @@
 use std::time::SystemTime;
 
 use mesh_cluster::api_server::{self, ConnectError, explain};
+use mesh_cluster::certificate::authority::{Authority, GenerateError};
 use mesh_core::identity::trust_domain;
+use mesh_k8s::trust::IssuerNames;
 
-use self::certificates::{GenerateError, Lifetimes};
 use self::objects::{Objects, WriteOutcome};
 use self::plan::Step;
 use crate::config;
-use crate::identity::IssuerNames;
 
-mod certificates;
 mod objects;
 mod plan;
 
@@ -28,10 +27,8 @@ pub use self::plan::PlanError;
 /// The settings of the certificates.
 #[derive(Clone, Debug)]
 struct Settings {
-    control_namespace: String,
-    trust_domain: String,
+    authority: Authority,
     names: IssuerNames,
-    lifetimes: Lifetimes,
 }
 
 #[cfg(test)]
@@ -40,10 +37,10 @@ impl Settings {
     fn for_tests() -> Self {
         const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         Self {
-            control_namespace: "linkerd".to_owned(),
-            trust_domain: "cluster.local".to_owned(),
             names: IssuerNames::for_scheme("linkerd.io/tls"),
-            lifetimes: Lifetimes {
+            authority: Authority {
+                control_namespace: "linkerd".to_owned(),
+                trust_domain: "cluster.local".to_owned(),
                 anchor_lifetime: DAY * 3650,
                 issuer_lifetime: DAY * 90,
             },
@@ -82,14 +79,15 @@ pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError>
     .map_err(BootstrapError::Connect)?;
     let settings = Settings {
         names: IssuerNames::for_scheme(&config.identity_scheme),
-        control_namespace: config.controller_namespace,
-        trust_domain: trust_domain(&config.identity_trust_domain, &config.cluster_domain)
-            .to_owned(),
-        lifetimes: Lifetimes {
+        authority: Authority {
+            control_namespace: config.controller_namespace,
+            trust_domain: trust_domain(&config.identity_trust_domain, &config.cluster_domain)
+                .to_owned(),
             anchor_lifetime: config.trust_anchor_lifetime,
             issuer_lifetime: config.issuer_lifetime,
         },
     };
+    let authority = &settings.authority;
     let objects = Objects::new(client, settings.clone());
     for _ in 0..MAX_STEPS {
         let now = SystemTime::now();
@@ -98,24 +96,30 @@ pub(crate) async fn run(config: config::Bootstrap) -> Result<(), BootstrapError>
         let outcome = match step {
             Step::Done => {
                 tracing::info!(
-                    namespace = settings.control_namespace,
+                    namespace = authority.control_namespace,
                     "Trust anchors and issuer are in place"
                 );
                 return Ok(());
             }
             Step::CreateAnchor => {
-                let anchor =
-                    certificates::anchor(&settings, now).map_err(BootstrapError::Generate)?;
+                let anchor = authority.anchor(now).map_err(BootstrapError::Generate)?;
                 objects.create_anchor(&anchor).await?
             }
             Step::CreateIssuer(anchor) => {
-                let issuer = certificates::issuer(&settings, &anchor, now)
+                let issuer = authority
+                    .issuer(&anchor, now)
                     .map_err(BootstrapError::Generate)?;
                 objects.create_issuer(&issuer).await?
             }
-            Step::RenewIssuer { anchor, version } => {
-                let issuer = certificates::issuer(&settings, &anchor, now)
+            Step::RenewIssuer {
+                anchor,
+                cross_certificates,
+                version,
+            } => {
+                let mut issuer = authority
+                    .issuer(&anchor, now)
                     .map_err(BootstrapError::Generate)?;
+                issuer.certificate += &cross_certificates;
                 objects.replace_issuer(&issuer, version).await?
             }
             Step::CreateTrustRoots(bundle) => objects.create_trust_roots(&bundle).await?,

@@ -57,15 +57,6 @@ pub struct IdentitySuffix {
     pub trust_domain: String,
 }
 
-/// The names of an issuer's files or of the keys of its Secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IssuerNames {
-    pub certificate: &'static str,
-    pub key: &'static str,
-    /// The type of the Secret.
-    pub secret_type: &'static str,
-}
-
 /// A request for a certificate.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -98,28 +89,6 @@ pub enum CertifyError {
     RateLimited(Account),
     #[error("the certificate could not be issued")]
     Issue(#[source] IssueError),
-}
-
-/// The default scheme of the issuer in Linkerd's chart.
-const LINKERD_SCHEME: &str = "linkerd.io/tls";
-
-impl IssuerNames {
-    /// Returns the names of a scheme. Any scheme but Linkerd's means a TLS Secret of Kubernetes.
-    pub fn for_scheme(scheme: &str) -> Self {
-        if scheme == LINKERD_SCHEME {
-            Self {
-                certificate: "crt.pem",
-                key: "key.pem",
-                secret_type: "Opaque",
-            }
-        } else {
-            Self {
-                certificate: "tls.crt",
-                key: "tls.key",
-                secret_type: "kubernetes.io/tls",
-            }
-        }
-    }
 }
 
 impl CertificateAuthority {

@@ -19,6 +19,8 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use mesh_api::identity::MAX_TRUST_BUNDLE;
 use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
+use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
+use mesh_k8s::trust::{BUNDLE_CONFIG_MAP, NUMBER_KEY};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -57,13 +59,10 @@ enum PublishError {
     Text,
 }
 
-/// The ConfigMap of the anchors, with Linkerd's name and key.
-const SOURCE: &str = "linkerd-identity-trust-roots";
-const BUNDLE_KEY: &str = "ca-bundle.crt";
-
+/// The ConfigMap of the anchors.
+const SOURCE: &str = TRUST_ROOTS_CONFIG_MAP;
 /// The ConfigMap of the last number and its bundle. The chart creates it without data.
-const RECORD: &str = "linkerd-identity-trust-bundle";
-const NUMBER_KEY: &str = "number";
+const RECORD: &str = BUNDLE_CONFIG_MAP;
 
 /// How often the ConfigMaps are read. A rotation of anchors takes hours, and the kubelet takes
 /// about a minute to update a volume.
@@ -133,7 +132,7 @@ impl Publisher {
         let recorded = record.read(RECORD).await?;
         let source = record.read(SOURCE).await?;
         let last = read_record(&recorded);
-        match publish_step(last, entry(&source, BUNDLE_KEY), verified, now) {
+        match publish_step(last, entry(&source, TRUST_ROOTS_KEY), verified, now) {
             PublishStep::Send(bundle) => self.send(bundle),
             // After a conflict the next step reads what the other replica has written.
             PublishStep::Write(bundle) => {
@@ -201,7 +200,7 @@ impl Record {
     ) -> Result<bool, PublishError> {
         let entries = [
             (NUMBER_KEY, bundle.number.to_string()),
-            (BUNDLE_KEY, bundle.anchors.clone()),
+            (TRUST_ROOTS_KEY, bundle.anchors.clone()),
         ];
         recorded.data = Some(entries.map(|(key, value)| (key.to_owned(), value)).into());
         let params = PostParams::default();
@@ -217,7 +216,7 @@ impl Record {
 fn read_record(recorded: &ConfigMap) -> Option<TrustBundle> {
     Some(TrustBundle {
         number: entry(recorded, NUMBER_KEY)?.parse().ok()?,
-        anchors: entry(recorded, BUNDLE_KEY)?.to_owned(),
+        anchors: entry(recorded, TRUST_ROOTS_KEY)?.to_owned(),
     })
 }
 
@@ -247,8 +246,8 @@ mod tests {
         for (entries, expected) in [
             (&[][..], None),
             (&[(NUMBER_KEY, "7")], None),
-            (&[(NUMBER_KEY, "many"), (BUNDLE_KEY, "one")], None),
-            (&[(NUMBER_KEY, "7"), (BUNDLE_KEY, "one")], Some(bundle)),
+            (&[(NUMBER_KEY, "many"), (TRUST_ROOTS_KEY, "one")], None),
+            (&[(NUMBER_KEY, "7"), (TRUST_ROOTS_KEY, "one")], Some(bundle)),
         ] {
             assert_eq!(read_record(&map(entries)), expected);
         }

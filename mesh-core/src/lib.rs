@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+pub mod anchor_rotation;
 pub mod annotation;
 pub mod backend;
 pub mod endpoint;

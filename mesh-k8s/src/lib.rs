@@ -20,5 +20,6 @@ pub mod profile;
 pub mod select;
 pub mod spelling;
 pub mod traffic_annotations;
+pub mod trust;
 pub mod validate;
 pub mod values;

@@ -1,8 +1,9 @@
 //! A model of the rotation of trust anchors: an operator, the replicas of the identity service, the
-//! record of numbers, and proxies (docs/adr/0173, 0174). The decisions are `mesh_core`'s.
+//! record of numbers, and proxies (docs/adr/0173, 0174, 0226). The decisions are `mesh_core`'s,
+//! also the operator's.
 //!
 //! Every order of their steps is checked, with replicas whose files are late, a rotation that is
-//! withdrawn, and a record that is lost or restored from a backup:
+//! aborted and begun again, and a record that is lost or restored from a backup:
 //!
 //! * Two proxies that have certificates can connect to each other at every step.
 //! * A proxy never takes a bundle with a lower number than the one it has.
@@ -11,6 +12,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use mesh_core::anchor_rotation::{
+    Anchors, Change, Cluster, Delivery, InUse, Next, Proxy as Follower, Replica as Issuing,
+    Root as Signed, Rotation as Properties, Workload, next,
+};
 use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
 use mesh_models::violated;
 use stateright::{Model, Property};
@@ -27,8 +32,10 @@ enum Root {
 struct Rotation {
     /// Which part has every order of steps. Both together have too many.
     part: Part,
-    /// The operator waits until every proxy has what the next step needs, as `meshctl check` says.
+    /// The operator makes a change when `meshctl identity rotate` does, not before.
     operator_waits: bool,
+    /// The operator knows the issuer of each replica.
+    operator_sees_replicas: bool,
     /// A replica reads the record before the source.
     record_is_read_first: bool,
     /// The issuer's chain has a cross-certificate.
@@ -43,6 +50,14 @@ enum Part {
     Connections,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Direction {
+    /// To the new anchor.
+    Forward,
+    /// The rotation was aborted.
+    Back,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     /// In seconds. Each change of an operator takes at least one.
@@ -52,10 +67,9 @@ struct State {
     source_version: u8,
     /// The root of the issuer that the operator has written.
     issuer: Root,
-    /// The operator has withdrawn the new anchor once.
-    was_withdrawn: bool,
-    /// The old anchor is gone.
-    is_complete: bool,
+    direction: Direction,
+    /// The operator has aborted a rotation before.
+    was_aborted: bool,
     /// The record was lost or restored, or a container has started again.
     had_fault: bool,
     record: Option<TrustBundle>,
@@ -97,10 +111,14 @@ struct Proxy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// The operator writes both anchors, or the old one again.
+    /// The operator writes both anchors or one of them.
     Anchors(&'static str),
     /// The operator replaces the issuer.
-    Issuer,
+    Issuer(Root),
+    /// The operator aborts the rotation.
+    Abort,
+    /// The aborted rotation ends.
+    End,
     LoseRecord,
     /// Restores the first record.
     RestoreRecord,
@@ -127,6 +145,7 @@ impl Rotation {
     const PROTOCOL: Self = Self {
         part: Part::Connections,
         operator_waits: true,
+        operator_sees_replicas: true,
         record_is_read_first: true,
         is_cross_signed: true,
     };
@@ -141,28 +160,96 @@ impl Rotation {
 
     /// The next steps of the operator.
     fn operate(self, state: &State, actions: &mut Vec<Action>) {
+        // The record of numbers has to stand every order of changes.
+        let waits = self.operator_waits && self.part == Part::Connections;
+        let (target, only) = match state.direction {
+            Direction::Forward => (Root::New, NEW),
+            Direction::Back => (Root::Old, OLD),
+        };
+        let is_forward = state.direction == Direction::Forward;
+        let properties = Properties {
+            is_cross_signed: is_forward && self.is_cross_signed,
+            is_compromised: false,
+        };
+        let change = match next(properties, &[self.observe(state, target)]) {
+            Next::Wait(..) if waits => None,
+            Next::Change(change) | Next::Wait(change, _) => Some(change),
+        };
+        match change {
+            Some(Change::AddAnchor) => actions.push(Action::Anchors(BOTH)),
+            Some(Change::SwitchIssuer) => actions.push(Action::Issuer(target)),
+            Some(Change::RemoveAnchor) => actions.push(Action::Anchors(only)),
+            Some(Change::Finish) if !is_forward => actions.push(Action::End),
+            _ => {}
+        }
+        // The issuer is not a part of numbers.
+        let can_abort = self.part == Part::Connections || state.issuer == Root::Old;
+        if is_forward && !state.was_aborted && state.source == BOTH && can_abort {
+            actions.push(Action::Abort);
+        }
+    }
+
+    /// Returns what the operator sees of a rotation to this root.
+    fn observe(self, state: &State, target: Root) -> Cluster<usize> {
+        let signed = |root: Root| {
+            if root == target {
+                Signed::New
+            } else {
+                Signed::Old
+            }
+        };
+        let relative = |anchors: &str| {
+            let (old, new) = (anchors != NEW, anchors != OLD);
+            match target {
+                Root::New => Anchors { old, new },
+                Root::Old => Anchors { old: new, new: old },
+            }
+        };
+        let is_sent = |record: &TrustBundle| record.anchors == state.source;
+        let workload = |(name, proxy): (usize, &Proxy)| Workload {
+            name,
+            starts_with: relative(OLD),
+            proxy: match proxy.certificate {
+                Some(root) => Follower::Running {
+                    anchors: if proxy.bundle == state.record {
+                        InUse::Sent
+                    } else {
+                        InUse::Late
+                    },
+                    certificate: Ok(signed(root)),
+                },
+                None => Follower::Unknown("no certificate".to_owned()),
+            },
+        };
         let proxies = match self.part {
             Part::Numbers => &[],
             Part::Connections => &state.proxies[..],
         };
-        let all_have_both = proxies.iter().all(|it| it.anchors == BOTH)
-            && state.replicas.iter().all(|it| it.anchors == BOTH);
-        let all_are_new = proxies.iter().all(|it| it.certificate == Some(Root::New))
-            && state.replicas.iter().all(|it| it.issuer == Root::New);
-        match (state.source, state.issuer) {
-            (OLD, _) => actions.push(Action::Anchors(BOTH)),
-            (BOTH, Root::Old) => {
-                if !state.was_withdrawn {
-                    actions.push(Action::Anchors(OLD));
-                }
-                if all_have_both || !self.operator_waits {
-                    actions.push(Action::Issuer);
-                }
-            }
-            (BOTH, Root::New) if all_have_both && all_are_new || !self.operator_waits => {
-                actions.push(Action::Anchors(NEW));
-            }
-            _ => {}
+        let replicas = if self.operator_sees_replicas {
+            &state.replicas[..]
+        } else {
+            &[]
+        };
+        Cluster {
+            anchors: relative(state.source),
+            anchors_age: u64::MAX,
+            delivery: if state.record.as_ref().is_some_and(is_sent) {
+                Delivery::Sent
+            } else {
+                Delivery::NotSent
+            },
+            issuer: signed(state.issuer),
+            has_cross_certificate: self.is_cross_signed,
+            has_old_keys: false,
+            replicas: replicas
+                .iter()
+                .enumerate()
+                .map(|(name, replica)| Issuing {
+                    name,
+                    issues: Ok((signed(replica.issuer), u64::MAX)),
+                })
+                .collect(),
+            workloads: proxies.iter().enumerate().map(workload).collect(),
         }
     }
 
@@ -249,8 +336,8 @@ impl Model for Rotation {
             source: OLD,
             source_version: 0,
             issuer: Root::Old,
-            was_withdrawn: false,
-            is_complete: false,
+            direction: Direction::Forward,
+            was_aborted: false,
             had_fault: false,
             record: Some(bundle),
             record_version: 0,
@@ -267,7 +354,10 @@ impl Model for Rotation {
         }
         for (at, replica) in state.replicas.iter().enumerate() {
             // The service does not use anchors that do not verify its issuer.
-            let is_verified = state.issuer == Root::Old || state.source != OLD;
+            let is_verified = match state.issuer {
+                Root::Old => state.source != NEW,
+                Root::New => state.source != OLD,
+            };
             if is_verified && (replica.anchors, replica.issuer) != (state.source, state.issuer) {
                 actions.push(Action::Files(at));
             }
@@ -285,7 +375,7 @@ impl Model for Rotation {
                 actions.push(Action::Certify(of, at));
             }
         }
-        if self.part == Part::Connections && !state.had_fault && !state.is_complete {
+        if self.part == Part::Connections && !state.had_fault {
             // The proxies are alike.
             actions.push(Action::Restart(0));
         }
@@ -298,13 +388,16 @@ impl Model for Rotation {
                 state.time += 1;
                 state.source = anchors;
                 state.source_version += 1;
-                state.was_withdrawn |= anchors == OLD;
-                state.is_complete = anchors == NEW;
             }
-            Action::Issuer => {
+            Action::Issuer(root) => {
                 state.time += 1;
-                state.issuer = Root::New;
+                state.issuer = root;
             }
+            Action::Abort => {
+                state.direction = Direction::Back;
+                state.was_aborted = true;
+            }
+            Action::End => state.direction = Direction::Forward,
             Action::LoseRecord | Action::RestoreRecord => {
                 state.time += 1;
                 state.had_fault = true;
@@ -385,7 +478,7 @@ impl Model for Rotation {
                         replicas.any(|it| model.accepts(proxy.anchors, it.issuer))
                     };
                     let mut proxies = state.proxies.iter();
-                    proxies.all(|it| it.certificate.is_some() || state.is_complete || is_served(it))
+                    proxies.all(|it| it.certificate.is_some() || is_served(it))
                 },
             ),
             Property::sometimes("the rotation is complete", |model: &Self, state: &State| {
@@ -425,6 +518,15 @@ fn operator_who_does_not_wait_separates_proxies() {
         ..Rotation::PROTOCOL
     });
     assert!(violated.contains(&"proxies can connect to each other"));
+}
+
+#[test]
+fn operator_who_does_not_see_the_issuers_of_replicas_separates_proxies() {
+    let violated = violated(Rotation {
+        operator_sees_replicas: false,
+        ..Rotation::PROTOCOL
+    });
+    assert_eq!(violated, ["proxies can connect to each other"]);
 }
 
 #[test]

@@ -7,10 +7,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use mesh_cluster::api_server::explain;
+use mesh_cluster::certificate::authority::CertificateAndKey;
+use mesh_core::annotation::{CONTROL_PLANE_COMPONENT, CONTROL_PLANE_NS, CREATED_BY};
 use mesh_core::rights::{self, Right};
+use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
 use mesh_k8s::pod::meta_annotation;
+use mesh_k8s::trust::{ANCHOR_SECRET, BOOTSTRAP, ISSUER_SECRET, IssuerNames};
 
-use super::certificates::CertificateAndKey;
 use super::plan::{ExistingIssuer, ExistingObjects};
 use super::{BootstrapError, Settings};
 
@@ -29,19 +32,6 @@ pub(super) enum WriteOutcome {
     Conflict,
 }
 
-const ANCHOR_SECRET: &str = "linkerd-trust-anchor";
-const ISSUER_SECRET: &str = "linkerd-identity-issuer";
-const ROOTS_CONFIG_MAP: &str = "linkerd-identity-trust-roots";
-const BUNDLE_KEY: &str = "ca-bundle.crt";
-
-/// The keys and type of a TLS Secret of Kubernetes.
-const TLS: (&str, &str, &str) = ("tls.crt", "tls.key", "kubernetes.io/tls");
-
-/// Linkerd's annotation of the creator of an object. This command renews an issuer with the value
-/// [`CREATOR`].
-const CREATED_BY: &str = "linkerd.io/created-by";
-const CREATOR: &str = "mesh-controller bootstrap";
-
 /// Returns the rights to create and renew the certificates.
 pub(crate) fn rights() -> impl Iterator<Item = Right> {
     rights::all("", "secrets", &["create"])
@@ -53,12 +43,17 @@ pub(crate) fn rights() -> impl Iterator<Item = Right> {
             &["get", "update"],
             ISSUER_SECRET,
         ))
-        .chain(rights::named("", "configmaps", &["get"], ROOTS_CONFIG_MAP))
+        .chain(rights::named(
+            "",
+            "configmaps",
+            &["get"],
+            TRUST_ROOTS_CONFIG_MAP,
+        ))
 }
 
 impl Objects {
     pub(super) fn new(client: Client, settings: Settings) -> Self {
-        let namespace = &settings.control_namespace;
+        let namespace = &settings.authority.control_namespace;
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
             config_maps: Api::namespaced(client, namespace),
@@ -69,18 +64,18 @@ impl Objects {
     /// Reads the objects in reverse order of creation, so that an object is never read without the
     /// objects that it was created from, even while another Job creates them.
     pub(super) async fn read(&self) -> Result<ExistingObjects, kube::Error> {
-        let roots = self.config_maps.get_opt(ROOTS_CONFIG_MAP).await?;
+        let roots = self.config_maps.get_opt(TRUST_ROOTS_CONFIG_MAP).await?;
         let issuer = self.secrets.get_opt(ISSUER_SECRET).await?;
         let anchor = self.secrets.get_opt(ANCHOR_SECRET).await?;
         let names = self.settings.names;
         Ok(ExistingObjects {
-            anchor: anchor.map(|secret| certificate_and_key(&secret, TLS.0, TLS.1)),
+            anchor: anchor.map(|secret| certificate_and_key(&secret, IssuerNames::TLS)),
             issuer: issuer.map(|secret| ExistingIssuer {
-                certificate_and_key: certificate_and_key(&secret, names.certificate, names.key),
-                managed: meta_annotation(&secret.metadata, CREATED_BY) == Some(CREATOR),
+                certificate_and_key: certificate_and_key(&secret, names),
+                managed: meta_annotation(&secret.metadata, CREATED_BY) == Some(BOOTSTRAP),
                 version: secret.metadata.resource_version,
             }),
-            roots: roots.and_then(|map| map.data?.remove(BUNDLE_KEY)),
+            roots: roots.and_then(|map| map.data?.remove(TRUST_ROOTS_KEY)),
         })
     }
 
@@ -88,7 +83,7 @@ impl Objects {
         &self,
         anchor: &CertificateAndKey,
     ) -> Result<WriteOutcome, BootstrapError> {
-        let secret = self.secret(ANCHOR_SECRET, TLS, anchor);
+        let secret = self.secret(ANCHOR_SECRET, IssuerNames::TLS, anchor);
         let created = self.secrets.create(&PostParams::default(), &secret).await;
         write_outcome("Secret linkerd-trust-anchor", created)
     }
@@ -120,8 +115,8 @@ impl Objects {
         bundle: &str,
     ) -> Result<WriteOutcome, BootstrapError> {
         let map = ConfigMap {
-            metadata: self.metadata(ROOTS_CONFIG_MAP),
-            data: Some([(BUNDLE_KEY.to_owned(), bundle.to_owned())].into()),
+            metadata: self.metadata(TRUST_ROOTS_CONFIG_MAP),
+            data: Some([(TRUST_ROOTS_KEY.to_owned(), bundle.to_owned())].into()),
             ..ConfigMap::default()
         };
         let created = self.config_maps.create(&PostParams::default(), &map).await;
@@ -129,25 +124,23 @@ impl Objects {
     }
 
     fn issuer(&self, issuer: &CertificateAndKey) -> Secret {
-        let names = self.settings.names;
-        let keys = (names.certificate, names.key, names.secret_type);
-        self.secret(ISSUER_SECRET, keys, issuer)
+        self.secret(ISSUER_SECRET, self.settings.names, issuer)
     }
 
     fn secret(
         &self,
         name: &str,
-        (certificate, key, secret_type): (&str, &str, &str),
+        names: IssuerNames,
         certificate_and_key: &CertificateAndKey,
     ) -> Secret {
         let data = [
-            (certificate, &certificate_and_key.certificate),
-            (key, &certificate_and_key.key),
+            (names.certificate, &certificate_and_key.certificate),
+            (names.key, &certificate_and_key.key),
         ]
         .map(|(key, pem)| (key.to_owned(), ByteString(pem.clone().into_bytes())));
         Secret {
             metadata: self.metadata(name),
-            type_: Some(secret_type.to_owned()),
+            type_: Some(names.secret_type.to_owned()),
             data: Some(data.into()),
             ..Secret::default()
         }
@@ -159,17 +152,15 @@ impl Objects {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into()
         };
+        let namespace = &self.settings.authority.control_namespace;
         ObjectMeta {
             name: Some(name.to_owned()),
-            namespace: Some(self.settings.control_namespace.clone()),
+            namespace: Some(namespace.clone()),
             labels: Some(text([
-                ("linkerd.io/control-plane-component", "identity"),
-                (
-                    "linkerd.io/control-plane-ns",
-                    &self.settings.control_namespace,
-                ),
+                (CONTROL_PLANE_COMPONENT, "identity"),
+                (CONTROL_PLANE_NS, namespace),
             ])),
-            annotations: Some([(CREATED_BY.to_owned(), CREATOR.to_owned())].into()),
+            annotations: Some([(CREATED_BY.to_owned(), BOOTSTRAP.to_owned())].into()),
             ..ObjectMeta::default()
         }
     }
@@ -177,15 +168,15 @@ impl Objects {
 
 /// Reads a certificate and key from a Secret. A missing or binary entry becomes empty and is
 /// rejected where it is used.
-fn certificate_and_key(secret: &Secret, certificate: &str, key: &str) -> CertificateAndKey {
+fn certificate_and_key(secret: &Secret, names: IssuerNames) -> CertificateAndKey {
     let text = |key: &str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key));
         let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
         text.unwrap_or_default()
     };
     CertificateAndKey {
-        certificate: text(certificate),
-        key: text(key),
+        certificate: text(names.certificate),
+        key: text(names.key),
     }
 }
 

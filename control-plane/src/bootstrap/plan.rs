@@ -2,8 +2,12 @@
 
 use std::time::SystemTime;
 
-use super::certificates::{CertificateAndKey, validity_period};
-use crate::identity::{Issuer, IssuerError, IssuerNames, Validity};
+use mesh_cluster::certificate::authority::{CertificateAndKey, validity_period};
+use mesh_cluster::certificate::{PemBlock, pem_blocks, system_time};
+use mesh_k8s::trust::IssuerNames;
+use x509_parser::parse_x509_certificate;
+
+use crate::identity::{Issuer, IssuerError, Validity};
 
 /// The existing objects.
 #[derive(Clone, Default)]
@@ -33,6 +37,8 @@ pub(super) enum Step {
     CreateIssuer(CertificateAndKey),
     RenewIssuer {
         anchor: CertificateAndKey,
+        /// The certificates of this anchor that others signed, for proxies that have only those.
+        cross_certificates: String,
         version: Option<String>,
     },
     CreateTrustRoots(String),
@@ -79,12 +85,19 @@ pub(super) fn next(
             (Some(anchor), _) => Ok(Step::CreateIssuer(anchor.clone())),
         };
     };
-    if let Some(anchor) = &state.anchor
+    let chain = &issuer.certificate_and_key.certificate;
+    // No proxy would trust an issuer of an anchor that was replaced without this Secret.
+    let is_trusted = |anchor: &&CertificateAndKey| {
+        let roots = state.roots.as_ref();
+        roots.is_none_or(|roots| contains_certificate(roots, &anchor.certificate))
+    };
+    if let Some(anchor) = state.anchor.as_ref().filter(is_trusted)
         && issuer.managed
-        && is_due_for_renewal(&issuer.certificate_and_key.certificate, now)
+        && is_due_for_renewal(chain, now)
     {
         return Ok(Step::RenewIssuer {
             anchor: anchor.clone(),
+            cross_certificates: cross_certificates(chain, &anchor.certificate, now),
             version: issuer.version.clone(),
         });
     }
@@ -130,6 +143,23 @@ fn is_due_for_renewal(certificate: &str, now: SystemTime) -> bool {
         let left = end.duration_since(now).unwrap_or_default();
         left < whole / 3
     })
+}
+
+/// Returns the valid certificates of the anchor's key in an issuer's chain, in PEM.
+fn cross_certificates(chain: &str, anchor: &str, now: SystemTime) -> String {
+    let anchors = pem_blocks(anchor);
+    let Some(Ok((_, anchor))) = anchors.first().map(|it| parse_x509_certificate(&it.der)) else {
+        return String::new();
+    };
+    let is_kept = |block: &&PemBlock<'_>| {
+        parse_x509_certificate(&block.der).is_ok_and(|(_, certificate)| {
+            let end = system_time(certificate.validity().not_after);
+            certificate.public_key() == anchor.public_key() && end.is_some_and(|end| end > now)
+        })
+    };
+    let chain = pem_blocks(chain);
+    let kept = chain.iter().skip(1).filter(is_kept);
+    kept.map(|block| format!("{}\n", block.text)).collect()
 }
 
 /// Ignores whitespace, because bundles differ in it.

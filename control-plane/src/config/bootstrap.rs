@@ -22,8 +22,7 @@ pub struct Bootstrap {
     /// tls.key
     #[arg(long, default_value = "linkerd.io/tls")]
     pub identity_scheme: String,
-    /// Lifetime of a created trust anchor. The default is ten years, since replacing an anchor
-    /// requires a rollout of every proxy
+    /// Lifetime of a created trust anchor. The default is ten years
     #[arg(long, default_value = "87600h", value_parser = go_duration)]
     pub trust_anchor_lifetime: Duration,
     /// Lifetime of a created issuer
@@ -33,4 +32,26 @@ pub struct Bootstrap {
     pub cluster: Cluster,
     #[command(flatten)]
     pub log: Log,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use mesh_cluster::certificate::authority::Authority;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        flags: Bootstrap,
+    }
+
+    /// `meshctl identity rotate` creates certificates with the same lifetimes.
+    #[test]
+    fn default_lifetimes_are_those_of_every_authority() {
+        let flags = Command::parse_from(["bootstrap"]).flags;
+        assert_eq!(flags.trust_anchor_lifetime, Authority::ANCHOR_LIFETIME);
+        assert_eq!(flags.issuer_lifetime, Authority::ISSUER_LIFETIME);
+    }
 }

@@ -11,6 +11,7 @@ use mesh_cluster::api_server::{Rate, RateLimiter};
 use mesh_cluster::daemon::{Daemon, connect, listen};
 use mesh_core::identity::{is_dns_label, trust_domain};
 use mesh_core::trust_bundle::TrustBundle;
+use mesh_k8s::trust::{self, IssuerNames};
 use mesh_runtime::metrics::{Labels, Registry};
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -18,8 +19,8 @@ use tonic::service::Routes;
 use super::{ControllerError, rights};
 use crate::config::Identity;
 use crate::identity::{
-    CertificateAuthority, EventRecorder, Files, IdentitySuffix, IssuerNames, LoadError,
-    LoadedIssuer, TokenReviewer, TokenVerifier, Validity,
+    CertificateAuthority, EventRecorder, Files, IdentitySuffix, LoadError, LoadedIssuer,
+    TokenReviewer, TokenVerifier, Validity,
 };
 use crate::serve::{IdentityService, TrustAnchorsService};
 use crate::trust_bundle::{Publisher, Record};
@@ -76,7 +77,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
         rate.divided_by(CALLER_SHARE),
     ));
     authority.set_issuer(issuer);
-    export_ttl(&daemon.registry, &authority);
+    export_issuer(&daemon.registry, &authority);
     let reload = reload(
         &daemon.registry,
         authority.clone(),
@@ -187,11 +188,20 @@ fn files(config: &Identity) -> Files {
     }
 }
 
-/// Exports the gauges that alerts use. The issuer's gauge is Linkerd's.
-fn export_ttl(registry: &Registry, authority: &Arc<CertificateAuthority>) {
+/// Exports the gauges of the issuer that alerts and a rotation use. The one of its end is
+/// Linkerd's.
+fn export_issuer(registry: &Registry, authority: &Arc<CertificateAuthority>) {
     let authority = authority.clone();
     registry.on_scrape(move |scrape| {
         let issuer = authority.issuer();
+        if let Some(issuer) = &issuer {
+            let labels = Labels::new().with(trust::ISSUER_LABEL, issuer.fingerprint());
+            let since = issuer.loaded().duration_since(SystemTime::UNIX_EPOCH);
+            let since = since.unwrap_or_default().as_secs_f64().floor();
+            let help =
+                "Unix time since when the issuer whose certificate has this SHA-256 is in use";
+            scrape.gauge(trust::ISSUER_METRIC, help, &labels, since);
+        }
         let left = issuer
             .as_ref()
             .map_or(0.0, |issuer| seconds_until(issuer.not_after()));

@@ -23,6 +23,7 @@ pub struct Issuer {
     /// anchors trusts a certificate below them.
     chain: Vec<(CertificateDer<'static>, SystemTime)>,
     validity: Validity,
+    loaded: SystemTime,
     /// The earliest end of the certificates that a proxy with the current anchors needs, which caps
     /// issued certificates.
     not_after: SystemTime,
@@ -95,6 +96,7 @@ impl Issuer {
             not_after: ends[0],
             chain: chain.into_iter().zip(ends).collect(),
             validity,
+            loaded: now,
             anchors_not_after: earliest_not_after(&anchors),
         };
         issuer.not_after = issuer
@@ -148,6 +150,17 @@ impl Issuer {
     /// Returns when the first certificate expires that a proxy with the current anchors needs.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
+    }
+
+    /// Returns the SHA-256 of the issuer's certificate.
+    pub fn fingerprint(&self) -> String {
+        let (certificate, _end) = &self.chain[0];
+        mesh_k8s::trust::fingerprint(certificate)
+    }
+
+    /// Returns when the issuer was loaded.
+    pub fn loaded(&self) -> SystemTime {
+        self.loaded
     }
 
     /// Returns when the first trust anchor expires.

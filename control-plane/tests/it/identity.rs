@@ -11,6 +11,8 @@ use mesh_api::identity::{IssuedCertificate, certify_request, issued};
 use mesh_api::mesh::identity::WatchRequest;
 use mesh_api::mesh::identity::trust_anchors_client::TrustAnchorsClient;
 use mesh_api::proto::identity::identity_client::IdentityClient;
+use mesh_cluster::certificate::pem_blocks;
+use mesh_k8s::trust::{ISSUER_LABEL, ISSUER_METRIC, fingerprint};
 use mesh_test_support::certificates::TestCa;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tonic::transport::Channel;
@@ -207,11 +209,23 @@ async fn valid_issuer_is_reloaded_and_invalid_one_is_not() {
         issuer_of(&issued.unwrap())
     };
     assert_eq!(issuer().await, "first");
+    let loaded = || {
+        let (_, metrics) = controller.admin_get("/metrics").unwrap();
+        let mut lines = metrics.lines();
+        let line = lines.find(|line| line.starts_with(ISSUER_METRIC)).unwrap();
+        let text = fs::read_to_string(fixture.path("crt.pem")).unwrap();
+        let current = fingerprint(&pem_blocks(&text)[0].der);
+        line.starts_with(&format!("{ISSUER_METRIC}{{{ISSUER_LABEL}=\"{current}\"}} "))
+    };
+    assert!(loaded());
     fs::write(fixture.path("crt.pem"), fixture.anchor.pem()).unwrap();
     controller.logged("keeping the previous ones").await;
     assert_eq!(issuer().await, "first");
+    // The issuer of the file is not in use.
+    assert!(!loaded());
     fixture.write_issuer("second");
     eventually("the second issuer", async || issuer().await == "second").await;
+    assert!(loaded());
 }
 
 #[tokio::test]

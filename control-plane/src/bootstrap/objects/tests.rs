@@ -9,16 +9,17 @@ use kube::client::Body;
 use mesh_test_support::kube_api;
 use serde_json::json;
 
-use super::super::{certificates, plan};
+use super::super::plan;
 use super::*;
 
 /// Returns all three objects of another Job by name.
 fn made(now: SystemTime) -> BTreeMap<&'static str, String> {
-    let anchor = certificates::anchor(&Settings::for_tests(), now).unwrap();
-    let issuer = certificates::issuer(&Settings::for_tests(), &anchor, now).unwrap();
+    let authority = Settings::for_tests().authority;
+    let anchor = authority.anchor(now).unwrap();
+    let issuer = authority.issuer(&anchor, now).unwrap();
     let objects = Objects::new(api_server(0, BTreeMap::new()), Settings::for_tests());
-    let anchor_secret = objects.secret(ANCHOR_SECRET, TLS, &anchor);
-    let roots = json!({ "metadata": { "name": ROOTS_CONFIG_MAP }, "data": { BUNDLE_KEY: anchor.certificate } });
+    let anchor_secret = objects.secret(ANCHOR_SECRET, IssuerNames::TLS, &anchor);
+    let roots = json!({ "metadata": { "name": TRUST_ROOTS_CONFIG_MAP }, "data": { TRUST_ROOTS_KEY: anchor.certificate } });
     [
         (
             ANCHOR_SECRET,
@@ -28,7 +29,7 @@ fn made(now: SystemTime) -> BTreeMap<&'static str, String> {
             ISSUER_SECRET,
             serde_json::to_string(&objects.issuer(&issuer)).unwrap(),
         ),
-        (ROOTS_CONFIG_MAP, roots.to_string()),
+        (TRUST_ROOTS_CONFIG_MAP, roots.to_string()),
     ]
     .into()
 }

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use super::super::certificates;
+use mesh_cluster::certificate::read_key;
+
 use super::*;
 use crate::bootstrap::Settings;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn anchor(now: SystemTime) -> CertificateAndKey {
-    certificates::anchor(&Settings::for_tests(), now).unwrap()
+    Settings::for_tests().authority.anchor(now).unwrap()
+}
+
+fn issuer(anchor: &CertificateAndKey, now: SystemTime) -> CertificateAndKey {
+    Settings::for_tests().authority.issuer(anchor, now).unwrap()
 }
 
 fn found(certificate_and_key: CertificateAndKey, managed: bool) -> Option<ExistingIssuer> {
@@ -37,7 +42,7 @@ fn objects_are_created_in_order_and_issuer_is_renewed() {
     let anchor = anchor(now);
     state.anchor = Some(anchor.clone());
     assert!(step(&state, now) == Ok(Step::CreateIssuer(anchor.clone())));
-    let issuer = certificates::issuer(&Settings::for_tests(), &anchor, now).unwrap();
+    let issuer = issuer(&anchor, now);
     state.issuer = found(issuer, true);
     assert!(step(&state, now) == Ok(Step::CreateTrustRoots(anchor.certificate.clone())));
     state.roots = Some(anchor.certificate.clone());
@@ -46,6 +51,7 @@ fn objects_are_created_in_order_and_issuer_is_renewed() {
     assert!(step(&state, now + DAY * 59) == Ok(Step::Done));
     let renew = Step::RenewIssuer {
         anchor: anchor.clone(),
+        cross_certificates: String::new(),
         version: Some("7".to_owned()),
     };
     assert!(step(&state, now + DAY * 61) == Ok(renew.clone()));
@@ -53,11 +59,65 @@ fn objects_are_created_in_order_and_issuer_is_renewed() {
     assert!(step(&state, now + DAY * 200) == Ok(renew));
 }
 
+/// Returns the steps of an issuer that is due for renewal: its chain, the anchors of the ConfigMap
+/// and the anchor of the Secret.
+fn due(chain: String, key: String, roots: &str, anchor: &CertificateAndKey) -> ExistingObjects {
+    let issuer = CertificateAndKey {
+        certificate: chain,
+        key,
+    };
+    ExistingObjects {
+        anchor: Some(anchor.clone()),
+        issuer: found(issuer, true),
+        roots: Some(roots.to_owned()),
+    }
+}
+
+#[test]
+fn renewal_keeps_cross_certificates_of_the_anchor_until_they_expire() {
+    let now = SystemTime::now();
+    let (old, new) = (anchor(now), anchor(now));
+    let issuer = issuer(&new, now);
+    let cross = |end: SystemTime| {
+        let signer = read_key(old.key.as_bytes()).unwrap();
+        let signer = rcgen::Issuer::from_ca_cert_pem(&old.certificate, signer).unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.not_after = end.into();
+        let key = read_key(new.key.as_bytes()).unwrap();
+        params.signed_by(&key, &signer).unwrap().pem()
+    };
+    let (valid, expired) = (cross(now + DAY * 300), cross(now + DAY * 60));
+    // An intermediate CA is not above the issuer of this anchor.
+    let chain = format!("{}{expired}{}{valid}", issuer.certificate, old.certificate);
+    let both = format!("{}{}", old.certificate, new.certificate);
+    let state = due(chain, issuer.key, &both, &new);
+    let Ok(Step::RenewIssuer {
+        cross_certificates, ..
+    }) = step(&state, now + DAY * 61)
+    else {
+        panic!("not renewed");
+    };
+    assert!(contains_certificate(&cross_certificates, &valid));
+    assert_eq!(pem_blocks(&cross_certificates).len(), 1);
+}
+
+#[test]
+fn issuer_is_not_renewed_by_an_anchor_that_proxies_do_not_trust() {
+    let now = SystemTime::now();
+    let (old, new) = (anchor(now), anchor(now));
+    let issuer = issuer(&new, now);
+    // The anchors were replaced by hand, and the Secret of the old one was left.
+    let state = due(issuer.certificate, issuer.key, &new.certificate, &old);
+    assert!(step(&state, now + DAY * 61) == Ok(Step::Done));
+    assert_error(&state, now + DAY * 91, "cannot be used with");
+}
+
 #[test]
 fn existing_issuer_is_not_replaced() {
     let now = SystemTime::now();
     let anchor = anchor(now);
-    let issuer = certificates::issuer(&Settings::for_tests(), &anchor, now).unwrap();
+    let issuer = issuer(&anchor, now);
     let state = ExistingObjects {
         anchor: None,
         issuer: found(issuer.clone(), false),
@@ -87,7 +147,7 @@ fn existing_issuer_is_not_replaced() {
 fn inconsistent_objects_are_errors() {
     let now = SystemTime::now();
     let (one, other) = (anchor(now), anchor(now));
-    let issuer = certificates::issuer(&Settings::for_tests(), &one, now).unwrap();
+    let issuer = issuer(&one, now);
     let state = ExistingObjects {
         anchor: Some(one.clone()),
         issuer: None,
@@ -117,9 +177,9 @@ fn inconsistent_objects_are_errors() {
 fn issuer_expiry_is_capped_by_trust_anchor() {
     let now = SystemTime::now();
     let mut short = Settings::for_tests();
-    short.lifetimes.anchor_lifetime = DAY * 10;
-    let anchor = certificates::anchor(&short, now).unwrap();
-    let issuer = certificates::issuer(&short, &anchor, now).unwrap();
+    short.authority.anchor_lifetime = DAY * 10;
+    let anchor = short.authority.anchor(now).unwrap();
+    let issuer = short.authority.issuer(&anchor, now).unwrap();
     assert_eq!(
         validity_period(&issuer.certificate).unwrap().1,
         validity_period(&anchor.certificate).unwrap().1
