@@ -1,11 +1,13 @@
 //! The command line, with Linkerd's flags where Linkerd has them.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use mesh_cluster::flags::{Log, Source, listen_addr};
+use mesh_cluster::namespace_metadata::NamespaceMetadata;
 use mesh_core::annotation::DEFAULT_OPAQUE_PORTS;
 use mesh_core::policy::inbound::DefaultPolicy;
 use mesh_core::ports::PortSet;
@@ -18,12 +20,14 @@ mod heartbeat;
 mod http2;
 mod identity;
 mod injector;
+mod service_mirror;
 mod validator;
 mod values;
 
 pub use self::{
     bootstrap::Bootstrap, heartbeat::Heartbeat, http2::Http2Flag, identity::Identity,
-    injector::ProxyInjector, validator::PolicyValidator, validator::SpValidator,
+    injector::ProxyInjector, service_mirror::ServiceMirror, validator::PolicyValidator,
+    validator::SpValidator,
 };
 
 /// The controllers of the mesh.
@@ -50,6 +54,12 @@ pub enum Command {
     Bootstrap(Bootstrap),
     /// Sends a report of the installation to a URL, and exits
     Heartbeat(Heartbeat),
+    /// Mirrors Services of another cluster
+    ServiceMirror(ServiceMirror),
+    /// Labels the namespace of an extension, and exits
+    NamespaceMetadata(NamespaceMetadata),
+    /// Does nothing until a signal arrives: the container of a pod whose proxy is a gateway
+    Pause(Pause),
 }
 
 #[derive(Debug, Args)]
@@ -90,6 +100,10 @@ pub struct Destination {
         default_value = r#"{"keep_alive":{"interval":"10s","timeout":"3s","while_idle":true}}"#
     )]
     pub meshed_http2_client_params: Http2Flag,
+    /// Send the endpoints of clusters that Secrets link, which needs the right to list the Secrets
+    /// of the namespace of the control plane
+    #[arg(long, default_value = "true", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub linked_clusters: bool,
     #[command(flatten)]
     pub replica: Replica,
     /// Maximum number of open streams, which client identities and their pods share equally; by
@@ -175,6 +189,12 @@ pub struct Policy {
     pub log: Log,
 }
 
+#[derive(Debug, Args)]
+pub struct Pause {
+    #[command(flatten)]
+    pub log: Log,
+}
+
 /// A replica of a controller that writes objects while it holds a Lease.
 #[derive(Debug, Args)]
 pub struct Replica {
@@ -205,8 +225,31 @@ impl Command {
             Self::SpValidator(validator) => &validator.log,
             Self::Bootstrap(bootstrap) => &bootstrap.log,
             Self::Heartbeat(heartbeat) => &heartbeat.log,
+            Self::ServiceMirror(mirror) => &mirror.log,
+            Self::NamespaceMetadata(metadata) => &metadata.log,
+            Self::Pause(pause) => &pause.log,
         }
     }
+}
+
+/// Returns the arguments with two dashes before long names: Linkerd's manifests may have one, as
+/// programs in Go accept both.
+pub fn arguments(given: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut ended = false;
+    given.into_iter().map(move |argument| {
+        let Some(text) = argument.to_str() else {
+            return argument;
+        };
+        ended |= text == "--";
+        let name = text.strip_prefix('-').unwrap_or_default();
+        // A single letter is a short name, such as -h.
+        let is_long = name.len() > 1 && name.starts_with(|it: char| it.is_ascii_lowercase());
+        if is_long && !ended {
+            format!("-{text}").into()
+        } else {
+            argument
+        }
+    })
 }
 
 #[cfg(test)]
@@ -283,6 +326,57 @@ mod tests {
             identity.identity_issuance_lifetime,
             Duration::from_secs(5400)
         );
+    }
+
+    /// Linkerd's charts have these arguments.
+    #[test]
+    fn service_mirror_takes_the_arguments_of_linkerd() {
+        let parse = |args: &str| {
+            let args = format!("mesh-controller service-mirror {args}");
+            let args = args.split_whitespace().map(OsString::from);
+            match Cli::try_parse_from(arguments(args)).map(|cli| cli.command) {
+                Ok(Command::ServiceMirror(mirror)) => Ok(mirror),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let common = "-log-level=info -log-format=plain -event-requeue-limit=3 -namespace=linkerd-multicluster -enable-pprof=false";
+        let of_link = parse(&format!("{common} -probe-service=probe-target target")).unwrap();
+        assert_eq!(of_link.link.as_deref(), Some("target"));
+        assert_eq!(of_link.probe_service, "probe-target");
+        assert_eq!(of_link.endpoint_refresh_period, Duration::from_secs(60));
+        assert_eq!(of_link.log.log_level, "info");
+        let unused = |mirror: &ServiceMirror| mirror.unused().map(|it| it.flag).collect::<Vec<_>>();
+        assert_eq!(unused(&of_link), ["--event-requeue-limit"]);
+        let local = parse(&format!("{common} -enable-namespace-creation -local-mirror -federated-service-selector=mirror.linkerd.io/federated=member -excluded-labels= -excluded-annotations=a/*,b")).unwrap();
+        assert!(local.local_mirror && local.link.is_none());
+        assert_eq!(local.excluded_annotations, "a/*,b");
+        assert_eq!(
+            unused(&local),
+            ["--event-requeue-limit", "--enable-namespace-creation"]
+        );
+        let link = parse("east --excluded-labels=a --enable-headless-services").unwrap();
+        assert!(link.enable_headless_services);
+        assert_eq!(unused(&link), ["--excluded-labels"]);
+        for (args, part) in [
+            ("", "<LINK>"),
+            ("-local-mirror east", "--local-mirror"),
+            ("-enable-pprof east", "--enable-pprof"),
+            ("-endpoint-refresh-period=0s east", "1s to 24h"),
+            ("-federated-service-selector=( east", "label selector"),
+            ("-unknown east", "--unknown"),
+        ] {
+            let error = parse(args).unwrap_err();
+            assert!(error.contains(part), "{args}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_long_names_get_a_second_dash() {
+        let given = ["a", "-addr=:1", "--addr", "-h", "-1", "-", "--", "-x-y"];
+        let all: Vec<_> = arguments(given.map(OsString::from)).collect();
+        let expected = ["a", "--addr=:1", "--addr", "-h", "-1", "-", "--", "-x-y"];
+        assert_eq!(all, expected);
     }
 
     #[test]

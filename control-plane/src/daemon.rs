@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
+use mesh_cluster::api_server::{Leadership, LeaseSettings, LeaseTask};
 use mesh_cluster::daemon::{Daemon, DaemonError};
+use mesh_cluster::namespace_metadata::{self, NamespaceMetadataError};
 use mesh_runtime::metrics::{Labels, Registry};
+use mesh_runtime::signal::Termination;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -15,6 +17,7 @@ use crate::config::Command;
 use crate::heartbeat::{self, HeartbeatError};
 use crate::identity::{AccessError, LoadError};
 use crate::injector::SettingsError;
+use crate::mirror::ResolveError;
 use crate::writer::{Writer, Written};
 
 pub(crate) mod destination;
@@ -22,6 +25,7 @@ mod identity;
 pub(crate) mod injector;
 pub(crate) mod policy;
 pub(crate) mod rights;
+mod service_mirror;
 mod validator;
 
 /// The component of the control plane that the destination and policy controllers are parts of.
@@ -42,6 +46,10 @@ pub enum ControllerError {
     Settings(#[source] SettingsError),
     #[error("cannot start the identity service")]
     Identity(#[source] LoadError),
+    #[error("cannot mark the namespace of the extension")]
+    NamespaceMetadata(#[source] NamespaceMetadataError),
+    #[error("cannot start the service mirror")]
+    Resolver(#[source] ResolveError),
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
 }
@@ -61,7 +69,25 @@ pub async fn run(command: Command) -> Result<(), ControllerError> {
         Command::Heartbeat(config) => Box::pin(heartbeat::run(config))
             .await
             .map_err(ControllerError::Heartbeat),
+        Command::ServiceMirror(config) => service_mirror::run(config).await,
+        Command::NamespaceMetadata(config) => {
+            let rights = rights::namespace_metadata();
+            let program = ("mesh-controller namespace-metadata", rights);
+            namespace_metadata::run(config, program)
+                .await
+                .map_err(ControllerError::NamespaceMetadata)
+        }
+        Command::Pause(_) => Ok(pause().await?),
     }
+}
+
+/// Waits for a signal.
+async fn pause() -> Result<(), DaemonError> {
+    let mut termination = Termination::listen().map_err(DaemonError::Signals)?;
+    tracing::info!("Waiting for a signal");
+    let signal = termination.received().await;
+    tracing::info!(signal, "Exiting");
+    Ok(())
 }
 
 /// Exports the numbers of watched values of two kinds.
@@ -80,18 +106,20 @@ fn export_watched<I: Send + 'static>(
     });
 }
 
-/// Starts to write objects while this process holds a Lease.
+/// Starts to write objects while this process holds a Lease, and returns whether it does.
 fn write_objects<O: Written>(
     daemon: &Daemon,
     client: &Client,
     lease: LeaseSettings,
     objects: watch::Receiver<Arc<O>>,
     timeout: Duration,
-) {
+) -> Leadership {
     let registry = &daemon.registry;
     let (lease, leadership) = LeaseTask::new(client, lease, registry);
-    let writer = Writer::new(client.clone(), objects, leadership, timeout, registry);
+    let held = leadership.clone();
+    let writer = Writer::new(client.clone(), objects, held, timeout, registry);
     let (drain, supervisor) = (&daemon.watch, &daemon.supervisor);
     supervisor.spawn("lease of the writer", lease.run(drain.clone()));
     supervisor.spawn("writer", writer.run(drain.clone()));
+    leadership
 }

@@ -1,4 +1,4 @@
-//! The mesh controllers: identity, destination, policy, and the proxy injector.
+//! The mesh controllers: identity, destination, policy, the proxy injector, and the service mirror.
 //!
 //! Data flows in one direction: a [`source`](mesh_cluster::source) reads objects and converts them
 //! to [records](mesh_objects::model); the [`index`] stores the records and computes endpoints,
@@ -14,6 +14,7 @@ mod heartbeat;
 pub mod identity;
 pub mod index;
 mod injector;
+mod mirror;
 mod remote;
 pub mod serve;
 #[cfg(feature = "simulation")]

@@ -32,7 +32,7 @@ mod write;
 
 pub(crate) use self::{
     metrics::{Description, MetricNames},
-    write::{Action, Write},
+    write::{Action, Change, Field, Write},
 };
 
 /// The objects that a controller writes, with all that they follow from. Without I/O.
@@ -57,6 +57,18 @@ pub(crate) trait Written: Send + Sync + 'static {
 
     /// Returns the request that brings an object to its desired state; `None` if it is there.
     fn write(&self, key: &Self::Key, now: Timestamp) -> Option<Write>;
+
+    /// Takes note of the API server's answer to a write.
+    fn answered(&self, _key: &Self::Key, _answer: Answer<'_>) {}
+}
+
+/// The answer of an API server to a write.
+pub(crate) enum Answer<'a> {
+    Written,
+    /// The object has changed, is gone, or exists already.
+    Obsolete(&'a str),
+    /// The API server does not accept it.
+    Refused(&'a str),
 }
 
 /// Writes objects.
@@ -94,7 +106,7 @@ struct Attempt {
 enum Outcome {
     Written,
     /// The object has changed, is gone, or exists already.
-    Obsolete,
+    Obsolete(String),
     /// The API server does not accept it, and would not the next time.
     Refused(String),
     /// The API server is overloaded or unreachable.
@@ -189,7 +201,10 @@ impl<O: Written> Writer<O> {
         self.changed = false;
         let objects = self.objects.borrow_and_update().clone();
         let (now, time) = (Instant::now(), Timestamp::now());
-        self.attempts.retain(|key, _| objects.contains(key));
+        self.attempts.retain(|key, attempt| {
+            (now < attempt.retry_at || attempt.refusals > 0) && objects.contains(key)
+        });
+        self.attempts.shrink_to(self.attempts.len() * 2);
         for (at, key) in objects.keys().enumerate() {
             if at % OBJECTS_PER_TURN == OBJECTS_PER_TURN - 1 {
                 tokio::task::yield_now().await;
@@ -227,6 +242,12 @@ impl<O: Written> Writer<O> {
             Ok(Err(error)) => outcome(&error),
             Err(_elapsed) => Outcome::TimedOut,
         };
+        match &outcome {
+            Outcome::Written => objects.answered(&key, Answer::Written),
+            Outcome::Obsolete(error) => objects.answered(&key, Answer::Obsolete(error)),
+            Outcome::Refused(error) => objects.answered(&key, Answer::Refused(error)),
+            Outcome::Busy { .. } | Outcome::TimedOut => {}
+        }
         let version = objects.version(&key).cloned();
         self.record(key, version, sent, outcome);
     }
@@ -242,7 +263,7 @@ impl<O: Written> Writer<O> {
                 self.metrics.duration.observe((now - sent).as_secs_f64());
                 self.recover();
             }
-            Outcome::Obsolete => {
+            Outcome::Obsolete(_) => {
                 self.metrics.api_errors.inc();
                 self.recover();
             }
@@ -303,7 +324,7 @@ fn outcome(error: &kube::Error) -> Outcome {
         };
     };
     match status.code {
-        404 | 409 => Outcome::Obsolete,
+        404 | 409 => Outcome::Obsolete(explain(error)),
         429 | 500.. => {
             let details = status.details.as_ref();
             let seconds = details.map_or(0, |details| details.retry_after_seconds);

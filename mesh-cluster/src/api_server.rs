@@ -31,7 +31,10 @@ pub use self::{
     backoff::Backoff,
     events::{Events, ObjectEvent, Severity, rights as event_rights},
     explain::explain,
-    lease::{Leadership, LeaseSettings, LeaseTask, MAX_WRITE_DURATION, rights as lease_rights},
+    lease::{
+        Leadership, LeaseOwner, LeaseSettings, LeaseTask, MAX_WRITE_DURATION,
+        owner_rights as lease_owner_rights, rights as lease_rights,
+    },
     linked::{LinkedKubeconfig, LinkedKubeconfigError},
     rate_limit::TokenBucket,
     retry::{is_transient, retry_while_unreachable},

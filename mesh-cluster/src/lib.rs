@@ -3,7 +3,8 @@
 //!
 //! A [`source`] reads objects from the [API server](api_server) or from directories and converts
 //! them to [records](mesh_objects::model). [`webhook`] serves admission reviews, [`prometheus`]
-//! queries a Prometheus, [`metadata`] caches the annotations of objects. [`daemon`] runs the parts
+//! queries a Prometheus, [`metadata`] caches the annotations of objects, [`namespace_metadata`] is
+//! a command of both programs. [`daemon`] runs the parts
 //! of one process, whose command line has the [`flags`]; [`calls`] counts its gRPC calls.
 
 pub mod api_server;
@@ -12,6 +13,7 @@ pub mod certificate;
 pub mod daemon;
 pub mod flags;
 pub mod metadata;
+pub mod namespace_metadata;
 pub mod program;
 pub mod prometheus;
 mod random;

@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 pub use self::scripted::{Fault, ScriptedApi, Write};
 
 mod scripted;
+mod watched;
 
 /// Serves on a port of the loopback until the runtime ends, and returns its address.
 pub async fn start<F, B>(

@@ -2,17 +2,17 @@
 
 use clap::{Parser, Subcommand};
 use mesh_cluster::flags::Log;
+use mesh_cluster::namespace_metadata::NamespaceMetadata;
 
 mod metrics_api;
-mod namespace_metadata;
 mod prometheus_flags;
 mod tap;
 mod tap_injector;
 mod web;
 
 pub use self::{
-    metrics_api::MetricsApi, namespace_metadata::NamespaceMetadata, prometheus_flags::Prometheus,
-    tap::Tap, tap_injector::TapInjector, web::Web,
+    metrics_api::MetricsApi, prometheus_flags::Prometheus, tap::Tap, tap_injector::TapInjector,
+    web::Web,
 };
 
 /// The viz extension of the mesh.

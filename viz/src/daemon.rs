@@ -4,10 +4,10 @@ use std::io;
 
 use mesh_api::grpc::TransportError;
 use mesh_cluster::daemon::DaemonError;
+use mesh_cluster::namespace_metadata::{self, NamespaceMetadataError};
 use mesh_cluster::prometheus::UrlError;
 
 use crate::config::Command;
-use crate::namespace_metadata::{self, NamespaceMetadataError};
 
 mod metrics_api;
 mod prometheus_connection;
@@ -45,8 +45,11 @@ pub async fn run(command: Command) -> Result<(), VizError> {
         Command::Tap(config) => Ok(Box::pin(tap::run(config)).await?),
         Command::TapInjector(config) => Ok(tap_injector::run(config).await?),
         Command::Web(config) => Box::pin(web::run(config)).await,
-        Command::NamespaceMetadata(config) => namespace_metadata::run(config)
-            .await
-            .map_err(VizError::NamespaceMetadata),
+        Command::NamespaceMetadata(config) => {
+            let program = ("mesh-viz namespace-metadata", rights::namespace_metadata());
+            namespace_metadata::run(config, program)
+                .await
+                .map_err(VizError::NamespaceMetadata)
+        }
     }
 }

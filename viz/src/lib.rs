@@ -10,7 +10,6 @@ pub mod daemon;
 mod inventory;
 pub mod metrics;
 pub mod metrics_api;
-mod namespace_metadata;
 mod tap;
 mod tap_injector;
 mod web;

@@ -30,6 +30,16 @@ pub(super) fn go_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses how often names are resolved.
+pub(super) fn refresh_period(text: &str) -> Result<Duration, String> {
+    let period = go_duration(text)?;
+    let range = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+    if range.contains(&period) {
+        return Ok(period);
+    }
+    Err("expected a duration from 1s to 24h".to_owned())
+}
+
 /// Parses a number of requests per second.
 pub(super) fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok();
@@ -68,6 +78,15 @@ mod tests {
         assert_eq!(go_duration("1s500ms"), Ok(Duration::from_millis(1_500)));
         for bad in ["", "h", "10", "1h5", "-1s", "1.5h", "1h 5m"] {
             assert!(go_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn refresh_periods_are_from_a_second_to_a_day() {
+        assert_eq!(refresh_period("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(refresh_period("24h"), Ok(Duration::from_secs(86_400)));
+        for bad in ["0s", "999ms", "24h1s", "1"] {
+            assert!(refresh_period(bad).is_err(), "{bad}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use mesh_cluster::api_server::LeaseSettings;
+use mesh_cluster::api_server::{LeaseOwner, LeaseSettings};
 use mesh_cluster::daemon::{Daemon, DaemonError, connect, listen};
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds;
@@ -70,9 +70,10 @@ pub(crate) async fn start(
         }
         index.apply_received(received);
     };
+    let rights = rights::destination(config.linked_clusters);
     let read = daemon.read_source(
         config.source.clone(),
-        ("mesh-controller destination", rights::destination()),
+        ("mesh-controller destination", rights.clone()),
         kinds::DESTINATION,
         &index,
         apply,
@@ -85,11 +86,13 @@ pub(crate) async fn start(
         let client = connect(
             &config.source.cluster,
             "mesh-controller destination",
-            rights::destination(),
+            rights,
         );
         let client = client.await?;
         write_slices(daemon, &client, config, objects);
-        follow_clusters(daemon, client, config, &clusters);
+        if config.linked_clusters {
+            follow_clusters(daemon, client, config, &clusters);
+        }
     }
     let calls = daemon.calls.clone().limited(config.max_streams);
     let service = DestinationService::new(index, daemon.watch.clone(), &calls);
@@ -107,9 +110,11 @@ fn write_slices(
 ) {
     let lease = LeaseSettings {
         namespace: config.controller_namespace.clone(),
-        name: LEASE,
-        component: COMPONENT,
-        deployment: DEPLOYMENT.to_owned(),
+        name: LEASE.to_owned(),
+        owner: Some(LeaseOwner {
+            component: COMPONENT,
+            deployment: DEPLOYMENT.to_owned(),
+        }),
         claimant: config.replica.claimant(),
         field_manager: "destination",
     };

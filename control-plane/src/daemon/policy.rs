@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mesh_api::proto::inbound::inbound_server_policies_server::InboundServerPoliciesServer;
-use mesh_cluster::api_server::LeaseSettings;
+use mesh_cluster::api_server::{LeaseOwner, LeaseSettings};
 use mesh_cluster::daemon::{Daemon, DaemonError, connect, listen};
 use mesh_cluster::source::Received;
 use mesh_cluster::source::kube::kinds::{self, WatchedKind};
@@ -105,9 +105,11 @@ async fn write_statuses(
     .await?;
     let settings = LeaseSettings {
         namespace: config.control_plane_namespace.clone(),
-        name: LEASE,
-        component: COMPONENT,
-        deployment: config.policy_deployment_name.clone(),
+        name: LEASE.to_owned(),
+        owner: Some(LeaseOwner {
+            component: COMPONENT,
+            deployment: config.policy_deployment_name.clone(),
+        }),
         claimant: config.replica.claimant(),
         field_manager: "policy-controller",
     };

@@ -4,12 +4,13 @@
 //! The rights of watches, leases, certificates and events are listed beside their code. Objects
 //! have the names of an installation with the default namespaces.
 
-use mesh_cluster::api_server::{event_rights, lease_rights};
+use mesh_cluster::api_server::{event_rights, lease_owner_rights, lease_rights};
+use mesh_cluster::namespace_metadata;
 use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::managed::{self, RegistrationKind};
 use mesh_core::rights::{self, Right};
 
-use crate::{external_slices, injector, remote};
+use crate::{external_slices, injector, mirror, remote};
 
 pub(super) fn identity() -> Vec<Right> {
     let (source, record) = (
@@ -31,19 +32,23 @@ pub(super) fn identity() -> Vec<Right> {
 /// A process asks this API for its own rights.
 const BASIC: (&str, &str) = ("authorization.k8s.io", "selfsubjectaccessreviews");
 
-pub(super) fn destination() -> Vec<Right> {
-    let lease = lease_rights("linkerd-destination-endpoint-write", "linkerd-destination");
+pub(super) fn destination(linked_clusters: bool) -> Vec<Right> {
     let watched = kinds::rights(kinds::DESTINATION).into_iter();
-    let rights = watched.chain(lease);
+    let rights = watched.chain(lease("linkerd-destination-endpoint-write"));
     let rights = rights.chain(external_slices::rights());
-    rights.chain(remote::rights()).collect()
+    let links = linked_clusters.then(remote::rights);
+    rights.chain(links.into_iter().flatten()).collect()
 }
 
 pub(super) fn policy() -> Vec<Right> {
-    let lease = lease_rights("policy-controller-write", "linkerd-destination");
     let watched = kinds::rights(kinds::POLICY_AND_NODES).into_iter();
-    let rights = watched.chain(lease);
+    let rights = watched.chain(lease("policy-controller-write"));
     rights.chain(validator("policy")).collect()
+}
+
+/// The Lease of a controller in the Deployment of the destination controller.
+fn lease(name: &'static str) -> impl Iterator<Item = Right> {
+    lease_rights(name).chain(lease_owner_rights("linkerd-destination"))
 }
 
 pub(super) fn sp_validator() -> Vec<Right> {
@@ -73,6 +78,26 @@ pub(crate) fn proxy_injector() -> Vec<Right> {
     injector::rights().chain(managed).collect()
 }
 
+/// The Job of the multicluster extension.
+pub(super) fn namespace_metadata() -> Vec<Right> {
+    namespace_metadata::rights("linkerd-multicluster").collect()
+}
+
+/// The service mirror of a Link, here `target`, in its own cluster.
+pub(super) fn service_mirror(creates_namespaces: bool) -> Vec<Right> {
+    mirror::of_link(creates_namespaces).collect()
+}
+
+/// The service mirror of a Link in the target cluster.
+pub(super) fn target_cluster() -> Vec<Right> {
+    mirror::of_target().collect()
+}
+
+/// The service mirror for this cluster's members of federated Services.
+pub(super) fn local_service_mirror() -> Vec<Right> {
+    mirror::of_local_members().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -87,7 +112,7 @@ mod tests {
 
     #[test]
     fn each_service_account_of_the_chart_has_the_rights_that_its_code_lists() {
-        let destination = [destination(), policy(), sp_validator()].concat();
+        let destination = [destination(true), policy(), sp_validator()].concat();
         // Every authenticated user may ask for its own rights.
         let mut identity = identity();
         identity.retain(|right| (right.group, right.resource.as_ref()) != BASIC);
@@ -102,5 +127,44 @@ mod tests {
         // The package of the agent has a test like this one.
         chart.remove("linkerd-agent/mesh-agent");
         assert_eq!(chart, by_account(accounts));
+    }
+
+    /// The same for the charts of the multicluster extension.
+    const MULTICLUSTER: [&str; 2] = [
+        include_str!("../../../mesh-k8s/testdata/chart/multicluster-rights.txt"),
+        include_str!("../../../mesh-k8s/testdata/chart/multicluster-link-rights.txt"),
+    ];
+
+    #[test]
+    fn each_service_account_of_multicluster_has_the_rights_that_its_code_lists() {
+        let accounts = BTreeMap::from([
+            (
+                "linkerd-multicluster/controller-target",
+                service_mirror(false),
+            ),
+            (
+                "linkerd-multicluster/linkerd-local-service-mirror",
+                local_service_mirror(),
+            ),
+            (
+                "linkerd-multicluster/linkerd-service-mirror-target",
+                service_mirror(false),
+            ),
+            (
+                "linkerd-multicluster/namespace-metadata",
+                namespace_metadata(),
+            ),
+        ]);
+        let [extension, link] = MULTICLUSTER.map(|chart| granted(chart, &[]));
+        let mut charts: BTreeMap<_, _> = extension.into_iter().chain(link).collect();
+        // Processes of other clusters use this one, also Linkerd's, which need more.
+        let remote = "linkerd-multicluster/linkerd-service-mirror-remote-access-default";
+        let granted = charts.remove(remote).unwrap();
+        let mut needed = [target_cluster(), kinds::rights(kinds::REMOTE)].concat();
+        // Without this right, new definitions are noticed later.
+        needed.retain(|right| right.resource != "customresourcedefinitions");
+        let needed = by_account(BTreeMap::from([(remote, needed)]));
+        assert!(granted.is_superset(&needed[remote]), "{granted:?}");
+        assert_eq!(charts, by_account(accounts));
     }
 }

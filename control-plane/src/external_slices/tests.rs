@@ -1,5 +1,5 @@
-//! Slices of objects that are read from YAML. What the controller writes is read again, as a watch
-//! would bring it.
+//! Slices of objects that are read from YAML. The controller's writes are read again, as a watch
+//! would bring them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use mesh_cluster::api_server::{LinkedKubeconfig, LinkedKubeconfigError};
 use mesh_core::annotation::{CLUSTER_DOMAIN, CLUSTER_NAME, TRUST_DOMAIN};
-use mesh_k8s::crd::link::CREDENTIALS_KEY as KEY;
 use mesh_k8s::kinds::{ObjectMeta, Secret};
 use mesh_k8s::pod::meta_annotation;
 
@@ -25,12 +24,8 @@ pub(super) enum LinkError {
     Name,
     #[error("has no annotation {0}")]
     Annotation(&'static str),
-    #[error("has no key {KEY}")]
-    Key,
-    #[error("{KEY}: is not UTF-8")]
-    Text,
-    #[error("{KEY}")]
-    Kubeconfig(#[source] LinkedKubeconfigError),
+    #[error("has no credentials")]
+    Credentials(#[source] LinkedKubeconfigError),
 }
 
 impl Link {
@@ -39,14 +34,11 @@ impl Link {
         let labels = meta.labels.as_ref();
         let cluster = labels.and_then(|labels| labels.get(CLUSTER_NAME));
         let cluster = cluster.filter(|name| !name.is_empty());
-        let data = secret.data.as_ref().and_then(|data| data.get(KEY));
-        let data = &data.ok_or(LinkError::Key)?.0;
-        let text = str::from_utf8(data).map_err(|_invalid| LinkError::Text)?;
         Ok(Self {
             cluster: cluster.ok_or(LinkError::Name)?.as_str().into(),
             trust_domain: required(meta, TRUST_DOMAIN)?,
             cluster_domain: required(meta, CLUSTER_DOMAIN)?,
-            kubeconfig: LinkedKubeconfig::read(text).map_err(LinkError::Kubeconfig)?,
+            kubeconfig: LinkedKubeconfig::of_secret(secret).map_err(LinkError::Credentials)?,
         })
     }
 }

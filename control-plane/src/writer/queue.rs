@@ -35,6 +35,10 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub(super) fn pop(&mut self) -> Option<K> {
         let key = self.order.pop_front()?;
         self.members.remove(&key);
+        if self.order.is_empty() {
+            // The first comparison may have filled it.
+            *self = Self::new();
+        }
         Some(key)
     }
 

@@ -1,11 +1,14 @@
 //! One write of an object.
 
+use std::collections::BTreeSet;
+
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
 };
+use kube::core::{PartialObjectMeta, Status};
 use kube::{Api, Client};
 use mesh_objects::model::Name;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// A request that changes an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +24,12 @@ pub(crate) enum Action {
     Create(Value),
     /// The object has the resource version that it replaces.
     Replace(Value),
+    /// Reads the object, and replaces it with these fields if it still has this version. Other
+    /// fields stay.
+    Set {
+        resource_version: String,
+        fields: Vec<Field>,
+    },
     /// Deletes the object of this version.
     Delete {
         resource_version: Option<String>,
@@ -29,11 +38,34 @@ pub(crate) enum Action {
     PatchStatus(Value),
 }
 
+/// A field of an object, and its change.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    pub(crate) path: &'static [&'static str],
+    pub(crate) change: Change,
+}
+
+/// The change of a field.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    Set(Value),
+    Remove,
+    /// Sets keys of a map. Other keys that this manager has set are removed, and the ones of other
+    /// clients stay. A map of an object that this manager has never written is replaced.
+    Merge(Map<String, Value>),
+}
+
+const CONFLICT: u16 = 409;
+
 impl Write {
     pub(super) async fn send(self, client: &Client, manager: &str) -> kube::Result<()> {
         let Name { namespace, name } = &self.name;
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(client.clone(), namespace, &self.resource);
+        let resource = &self.resource;
+        let api: Api<DynamicObject> = if namespace.is_empty() {
+            Api::all_with(client.clone(), resource)
+        } else {
+            Api::namespaced_with(client.clone(), namespace, resource)
+        };
         let field_manager = Some(manager.to_owned());
         let params = PostParams {
             field_manager: field_manager.clone(),
@@ -42,6 +74,22 @@ impl Write {
         match self.action {
             Action::Create(object) => api.create(&params, &read(object)?).await.map(drop),
             Action::Replace(object) => api.replace(name, &params, &read(object)?).await.map(drop),
+            Action::Set {
+                resource_version,
+                fields,
+            } => {
+                let object = api.get(name).await?;
+                if object.metadata.resource_version.as_deref() != Some(&resource_version) {
+                    let message = "the object has been modified";
+                    let status = Status::failure(message, "Conflict").with_code(CONFLICT);
+                    return Err(kube::Error::Api(Box::new(status)));
+                }
+                let mut object = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+                for field in fields {
+                    set(&mut object, field, manager);
+                }
+                api.replace(name, &params, &read(object)?).await.map(drop)
+            }
             Action::Delete { resource_version } => {
                 let params = DeleteParams {
                     preconditions: Some(Preconditions {
@@ -58,10 +106,66 @@ impl Write {
                     ..PatchParams::default()
                 };
                 let patch = Patch::Merge(&status);
+                // The response has the whole status again.
+                let api: Api<PartialObjectMeta<DynamicObject>> =
+                    Api::namespaced_with(client.clone(), namespace, resource);
                 api.patch_status(name, &params, &patch).await.map(drop)
             }
         }
     }
+}
+
+/// Changes a field. What is missing on the way to it is created.
+fn set(object: &mut Value, Field { path, change }: Field, manager: &str) {
+    let Some((last, parents)) = path.split_last() else {
+        return;
+    };
+    let managed = managed_keys(object, manager, path);
+    let mut object = object;
+    for key in parents {
+        object = entry(object, key);
+    }
+    match change {
+        Change::Set(value) => *entry(object, last) = value,
+        Change::Remove => {
+            if let Some(fields) = object.as_object_mut() {
+                fields.remove(*last);
+            }
+        }
+        Change::Merge(mut keys) => {
+            let map = entry(object, last);
+            if let (Some(managed), Some(before)) = (managed, map.as_object()) {
+                let others = before.iter().filter(|(key, _)| !managed.contains(*key));
+                for (key, value) in others {
+                    keys.entry(key).or_insert_with(|| value.clone());
+                }
+            }
+            *map = Value::Object(keys);
+        }
+    }
+}
+
+/// Returns the keys of a map that a manager has set, by the record of the API server; `None` if it
+/// has not written the object.
+fn managed_keys(object: &Value, manager: &str, path: &[&str]) -> Option<BTreeSet<String>> {
+    let records = object["metadata"]["managedFields"].as_array()?.iter();
+    let own = records.filter(|record| record["manager"] == manager);
+    let mut own = own.map(|record| &record["fieldsV1"]).peekable();
+    own.peek()?;
+    let maps = own.map(|fields| {
+        let map = path.iter().fold(fields, |at, key| &at[format!("f:{key}")]);
+        map.as_object().into_iter().flat_map(Map::keys)
+    });
+    let keys = maps.flatten().filter_map(|key| key.strip_prefix("f:"));
+    Some(keys.map(str::to_owned).collect())
+}
+
+fn entry<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
+    // Anything else has no fields.
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    &mut object[key]
 }
 
 fn read(object: Value) -> kube::Result<DynamicObject> {
@@ -70,7 +174,7 @@ fn read(object: Value) -> kube::Result<DynamicObject> {
 
 #[cfg(test)]
 mod tests {
-    use mesh_k8s::kinds::EndpointSlice;
+    use mesh_k8s::kinds::{EndpointSlice, Namespace};
     use mesh_test_support::kube_api::ScriptedApi;
     use serde_json::json;
 
@@ -124,5 +228,87 @@ mod tests {
         assert_eq!(send(&api, delete("2")).await, None);
         assert_eq!(send(&api, delete("2")).await, Some(404));
         assert_eq!(api.get(PATH), None);
+    }
+
+    #[tokio::test]
+    async fn fields_are_set_in_the_version_that_was_read_and_others_stay() {
+        let api = ScriptedApi::default();
+        let mut object = slice(None, "IPv4");
+        object["metadata"]["labels"] = json!({ "a": "1", "b": "2" });
+        object["endpoints"] = json!([{ "addresses": ["192.0.2.1"] }]);
+        api.put(PATH, object);
+        let set = |version: &str| Action::Set {
+            resource_version: version.to_owned(),
+            fields: vec![
+                Field {
+                    path: &["metadata", "labels", "a"],
+                    change: Change::Remove,
+                },
+                Field {
+                    path: &["metadata", "annotations", "c"],
+                    change: Change::Set("3".into()),
+                },
+                Field {
+                    path: &["ports"],
+                    change: Change::Set(json!([])),
+                },
+            ],
+        };
+        assert_eq!(send(&api, set("0")).await, Some(409));
+        assert!(api.writes(PATH).is_empty());
+        assert_eq!(send(&api, set("1")).await, None);
+        let object = api.get(PATH).unwrap();
+        assert_eq!(object["metadata"]["labels"], json!({ "b": "2" }));
+        assert_eq!(object["metadata"]["annotations"], json!({ "c": "3" }));
+        assert_eq!(object["ports"], json!([]));
+        assert_eq!(object["endpoints"][0]["addresses"][0], "192.0.2.1");
+        api.delete(PATH);
+        assert_eq!(send(&api, set("1")).await, Some(404));
+    }
+
+    #[test]
+    fn keys_of_other_clients_stay_in_a_map_and_own_ones_are_replaced() {
+        let merge = |managed: Value| {
+            let mut object = json!({ "metadata": {
+                "labels": { "own": "1", "old": "1", "other": "1" },
+                "managedFields": managed,
+            }});
+            let keys = json!({ "own": "2", "new": "2" });
+            let field = Field {
+                path: &["metadata", "labels"],
+                change: Change::Merge(keys.as_object().unwrap().clone()),
+            };
+            set(&mut object, field, "test");
+            object["metadata"]["labels"].clone()
+        };
+        let record = |manager: &str, labels: Value| json!({ "manager": manager, "fieldsV1": { "f:metadata": { "f:labels": labels } } });
+        let own = record("test", json!({ ".": {}, "f:own": {}, "f:old": {} }));
+        let other = record("kubectl", json!({ "f:other": {} }));
+        let status = json!({ "manager": "test", "fieldsV1": { "f:status": {} } });
+        assert_eq!(
+            merge(json!([status, other, own])),
+            json!({ "own": "2", "new": "2", "other": "1" })
+        );
+        let replaced = json!({ "own": "2", "new": "2" });
+        assert_eq!(merge(json!([other])), replaced);
+        assert_eq!(merge(Value::Null), replaced);
+    }
+
+    #[tokio::test]
+    async fn object_without_a_namespace_is_of_the_cluster() {
+        let api = ScriptedApi::default();
+        let client = Client::new(api.service("a"), "default");
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": { "name": "shop" },
+        });
+        let write = Write {
+            resource: ApiResource::erase::<Namespace>(&()),
+            name: Name::new("", "shop"),
+            action: Action::Create(object),
+        };
+        write.send(&client, "test").await.unwrap();
+        assert!(api.get("/api/v1/namespaces/shop").is_some());
     }
 }

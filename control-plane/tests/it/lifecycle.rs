@@ -1,8 +1,11 @@
 //! Startup, readiness and shutdown.
 
+use std::process::Command;
+
 use mesh_api::proto::destination::GetDestination;
 use mesh_api::proto::destination::destination_client::DestinationClient;
 use mesh_test_support::controller::{Controller, ManifestDir, next};
+use mesh_test_support::program::Program;
 
 use crate::manifests::service;
 
@@ -21,6 +24,16 @@ async fn signal_ends_streams_regularly_and_then_process() {
     controller.program.terminate();
     assert_eq!(next(&mut stream).await, None);
     assert!(controller.program.exited().await.success());
+}
+
+#[tokio::test]
+async fn container_of_a_gateway_pauses_until_a_signal() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
+    let mut program = Program::start(command.arg("pause"));
+    program.logged("Waiting for a signal").await;
+    assert!(program.exit_status().is_none());
+    program.terminate();
+    assert!(program.exited().await.success());
 }
 
 #[tokio::test]
@@ -49,7 +62,7 @@ async fn readiness_waits_for_the_source() {
 async fn error_names_port_in_use() {
     let dir = ManifestDir::new();
     let first = Controller::policy(&[&dir]).await;
-    let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
+    let mut second = Command::new(env!("CARGO_BIN_EXE_mesh-controller"));
     let output = second
         .arg("policy")
         .arg(format!("--source-dir={}", dir.path().display()))

@@ -15,3 +15,4 @@ mod manifests;
 #[path = "../shared/messages.rs"]
 mod messages;
 mod policy;
+mod service_mirror;

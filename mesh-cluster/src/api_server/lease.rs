@@ -41,14 +41,21 @@ mod rules;
 #[derive(Clone, Debug)]
 pub struct LeaseSettings {
     pub namespace: String,
-    pub name: &'static str,
+    pub name: String,
+    /// `None` for a Lease that stays when its writers have gone.
+    pub owner: Option<LeaseOwner>,
+    /// The unique name of this process.
+    pub claimant: String,
+    pub field_manager: &'static str,
+}
+
+/// The owner of a Lease.
+#[derive(Clone, Debug)]
+pub struct LeaseOwner {
     /// The component of the control plane, a label of the Lease.
     pub component: &'static str,
     /// The name of the Deployment that owns the Lease, so that the Lease is deleted with it.
     pub deployment: String,
-    /// The unique name of this process.
-    pub claimant: String,
-    pub field_manager: &'static str,
 }
 
 /// Tells whether this process may write.
@@ -83,11 +90,19 @@ enum LeaseError {
 
 /// Returns the rights to hold the Lease. A patch creates it; the API server authorizes this as
 /// create and as patch.
-pub fn rights(lease: &'static str, deployment: &'static str) -> impl Iterator<Item = Right> {
+pub fn rights(lease: &'static str) -> impl Iterator<Item = Right> {
     let group = "coordination.k8s.io";
-    rights::all(group, "leases", &["create"])
-        .chain(rights::named(group, "leases", &["get", "patch"], lease))
-        .chain(rights::named("apps", "deployments", &["get"], deployment))
+    rights::all(group, "leases", &["create"]).chain(rights::named(
+        group,
+        "leases",
+        &["get", "patch"],
+        lease,
+    ))
+}
+
+/// Returns the right to find the owner of a Lease.
+pub fn owner_rights(deployment: &'static str) -> impl Iterator<Item = Right> {
+    rights::named("apps", "deployments", &["get"], deployment)
 }
 
 /// The duration of the Lease for controllers of Linkerd, as theirs.
@@ -124,7 +139,7 @@ impl LeaseTask {
             "mesh_lease_held",
             "Whether this replica holds the Lease and writes (1) or another may (0)",
         );
-        let held = held.with(&Labels::new().with("lease", settings.name));
+        let held = held.with(&Labels::new().with("lease", settings.name.as_str()));
         held.set(0);
         let task = Self {
             leases: Api::namespaced(client.clone(), &settings.namespace),
@@ -165,7 +180,7 @@ impl LeaseTask {
             Err(error) => error.to_string(),
         };
         if problem != self.last_problem {
-            let lease = self.settings.name;
+            let lease = &self.settings.name;
             tracing::warn!(lease, problem, "Cannot claim or renew the Lease; retrying");
             self.last_problem = problem;
         }
@@ -177,7 +192,7 @@ impl LeaseTask {
     }
 
     async fn try_step(&mut self) -> Result<Duration, LeaseError> {
-        let Some(lease) = respond(self.leases.get_opt(self.settings.name)).await? else {
+        let Some(lease) = respond(self.leases.get_opt(&self.settings.name)).await? else {
             self.lose();
             if let Some(last) = self.observation.take() {
                 let now = Instant::now();
@@ -243,7 +258,7 @@ impl LeaseTask {
                 self.held.set(1);
                 self.conflicts = 0;
                 if before.is_none() {
-                    let lease = self.settings.name;
+                    let lease = &self.settings.name;
                     tracing::info!(lease, "Acquired the Lease; this replica writes");
                 }
                 Ok(RENEW_INTERVAL)
@@ -266,7 +281,7 @@ impl LeaseTask {
         };
         respond(
             self.leases
-                .patch(self.settings.name, &params, &Patch::Merge(patch)),
+                .patch(&self.settings.name, &params, &Patch::Merge(patch)),
         )
         .await
     }
@@ -275,15 +290,7 @@ impl LeaseTask {
     /// one has.
     async fn create(&self) -> Result<bool, LeaseError> {
         let settings = &self.settings;
-        let deployment = respond(self.deployments.get_opt(&settings.deployment)).await?;
-        let owner = deployment.and_then(|deployment| deployment.metadata.uid);
-        let Some(uid) = owner else {
-            return Err(LeaseError::NoDeployment(format!(
-                "{}/{}",
-                settings.namespace, settings.deployment
-            )));
-        };
-        let lease = json!({
+        let mut lease = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {
@@ -291,23 +298,15 @@ impl LeaseTask {
                 "namespace": settings.namespace,
                 // The version that no existing object has: an apply that only creates.
                 "resourceVersion": "0",
-                "labels": {
-                    CONTROL_PLANE_COMPONENT: settings.component,
-                    CONTROL_PLANE_NS: settings.namespace,
-                },
-                "ownerReferences": [{
-                    "apiVersion": "apps/v1",
-                    "kind": "Deployment",
-                    "name": settings.deployment,
-                    "uid": uid,
-                    "controller": true,
-                }],
             },
             "spec": {},
         });
+        if let Some(owner) = &settings.owner {
+            self.set_owner(&mut lease["metadata"], owner).await?;
+        }
         let params = PatchParams::apply(settings.field_manager);
         let lease = Patch::Apply(&lease);
-        let created = self.leases.patch(settings.name, &params, &lease);
+        let created = self.leases.patch(&settings.name, &params, &lease);
         match respond(created).await {
             Err(LeaseError::Request(kube::Error::Api(status))) if status.code == CONFLICT => {
                 Ok(false)
@@ -316,10 +315,34 @@ impl LeaseTask {
         }
     }
 
+    async fn set_owner(&self, metadata: &mut Value, owner: &LeaseOwner) -> Result<(), LeaseError> {
+        let namespace = &self.settings.namespace;
+        let LeaseOwner {
+            component,
+            deployment,
+        } = owner;
+        let found = respond(self.deployments.get_opt(deployment)).await?;
+        let uid = found.and_then(|found| found.metadata.uid);
+        let missing = || LeaseError::NoDeployment(format!("{namespace}/{deployment}"));
+        let uid = uid.ok_or_else(missing)?;
+        metadata["labels"] = json!({
+            CONTROL_PLANE_COMPONENT: component,
+            CONTROL_PLANE_NS: namespace,
+        });
+        metadata["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": deployment,
+            "uid": uid,
+            "controller": true,
+        }]);
+        Ok(())
+    }
+
     fn lose(&self) {
         self.held.set(0);
         if self.until.send_replace(None).is_some() {
-            let lease = self.settings.name;
+            let lease = &self.settings.name;
             tracing::warn!(lease, "Lost the Lease; this replica does not write");
         }
     }
@@ -336,7 +359,7 @@ impl LeaseTask {
             return;
         }
         let released = async {
-            let Some(lease) = respond(self.leases.get_opt(self.settings.name)).await? else {
+            let Some(lease) = respond(self.leases.get_opt(&self.settings.name)).await? else {
                 return Ok(());
             };
             let record = Record::read(&lease);
@@ -350,7 +373,7 @@ impl LeaseTask {
             self.patch(&patch).await.map(drop)
         };
         if let Err(error) = released.await {
-            let lease = self.settings.name;
+            let lease = &self.settings.name;
             let error = error.to_string();
             tracing::warn!(lease, error, "Cannot release the Lease; it expires");
         }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use mesh_core::rights::Right;
+use mesh_k8s::crd::link::CREDENTIALS_KEY;
+use mesh_k8s::kinds::Secret;
 
 use super::{configured, guard};
 
@@ -17,6 +19,10 @@ pub struct LinkedKubeconfig(Arc<str>);
 /// Why a kubeconfig cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkedKubeconfigError {
+    #[error("has no key {CREDENTIALS_KEY}")]
+    Key,
+    #[error("{CREDENTIALS_KEY}: is not UTF-8")]
+    Text,
     #[error("cannot be read")]
     Read(#[source] kube::config::KubeconfigError),
     #[error("{field} of {of} is not supported in a link; use {instead}")]
@@ -30,6 +36,15 @@ pub enum LinkedKubeconfigError {
 }
 
 impl LinkedKubeconfig {
+    /// Returns the kubeconfig of a link's Secret.
+    pub fn of_secret(secret: &Secret) -> Result<Self, LinkedKubeconfigError> {
+        let data = secret.data.as_ref();
+        let data = data.and_then(|data| data.get(CREDENTIALS_KEY));
+        let data = &data.ok_or(LinkedKubeconfigError::Key)?.0;
+        let text = str::from_utf8(data).map_err(|_invalid| LinkedKubeconfigError::Text)?;
+        Self::read(text)
+    }
+
     pub fn read(text: &str) -> Result<Self, LinkedKubeconfigError> {
         let kubeconfig = Kubeconfig::from_yaml(text).map_err(LinkedKubeconfigError::Read)?;
         refuse_references(&kubeconfig)?;

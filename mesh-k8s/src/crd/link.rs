@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::CustomResource;
+use mesh_core::identity::is_dns_label;
 use mesh_core::units::parse_prometheus_duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -240,6 +241,14 @@ impl LinkSpec {
                 problems.push(Invalid::new(field, "is missing"));
             }
         }
+        let cluster = &self.target_cluster_name;
+        if !cluster.is_empty() && !is_dns_label(cluster) {
+            let problem = format!(
+                "{} is not a DNS label in lower case, which names of mirrors end with",
+                shown(cluster)
+            );
+            problems.push(Invalid::new("spec.targetClusterName", problem));
+        }
         for (field, list) in [
             ("spec.excludedAnnotations", &self.excluded_annotations),
             ("spec.excludedLabels", &self.excluded_labels),
@@ -325,6 +334,15 @@ pub fn link_selects(selector: Option<&LabelSelector>, labels: Option<&select::La
     selector.is_some_and(|selector| !is_empty(selector) && select::matches(selector, labels))
 }
 
+/// Returns whether a list of excluded labels or annotations has a key. An item that ends with `/*`
+/// has all keys with its prefix.
+pub fn link_excludes(list: &[String], key: &str) -> bool {
+    list.iter().any(|item| match item.strip_suffix('*') {
+        Some(prefix) if prefix.ends_with('/') => key.starts_with(prefix),
+        _ => item == key,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,6 +406,31 @@ probeSpec: {path: ready, port: '65536', period: '3', timeout: 2h, failureThresho
         let many = many.collect::<Vec<_>>().join(",");
         let spec = link(&format!("gatewayAddress: '{many}'\ngatewayPort: '4143'"));
         assert_eq!(spec.problems()[0].field, "spec.gatewayAddress");
+    }
+
+    #[test]
+    fn name_of_a_cluster_is_a_part_of_names_of_services() {
+        for (name, problem) in [
+            ("east-1", None),
+            ("east.example", Some("spec.targetClusterName")),
+            ("east,west", Some("spec.targetClusterName")),
+            ("a@b", Some("spec.targetClusterName")),
+        ] {
+            let mut spec = link("");
+            spec.target_cluster_name = name.to_owned();
+            let problems = spec.problems();
+            let field = problems.first().map(|it| it.field.as_str());
+            assert_eq!(field, problem, "{name}");
+        }
+    }
+
+    #[test]
+    fn excluded_keys_are_equal_or_have_the_prefix() {
+        let list = ["a.example/b".to_owned(), "c.example/*".to_owned()];
+        let excludes = |key: &str| link_excludes(&list, key);
+        assert!(excludes("a.example/b") && excludes("c.example/d"));
+        assert!(!excludes("a.example/bc") && !excludes("c.example") && !excludes("d"));
+        assert!(!link_excludes(&["*".to_owned()], "a"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Bytes};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tower::Service;
 
@@ -19,16 +20,28 @@ use super::{failure, found, merge, response};
 
 /// An API server. Clones share its objects.
 #[derive(Clone, Default)]
-pub struct ScriptedApi(Arc<Mutex<State>>);
+pub struct ScriptedApi(pub(super) Arc<Mutex<State>>);
 
 #[derive(Default)]
-struct State {
-    objects: BTreeMap<String, Value>,
-    version: u64,
-    faults: BTreeMap<&'static str, Fault>,
+pub(super) struct State {
+    pub(super) objects: BTreeMap<String, Value>,
+    pub(super) version: u64,
+    /// All changes, for watches.
+    pub(super) log: Vec<Logged>,
+    /// Notifies of changes.
+    pub(super) changed: watch::Sender<()>,
+    pub(super) faults: BTreeMap<&'static str, Fault>,
     /// Writes to paths that contain this text are refused with this status.
     refused: Option<(&'static str, u16)>,
     writes: Vec<Write>,
+}
+
+/// A change of an object.
+pub(super) struct Logged {
+    pub(super) version: u64,
+    pub(super) event: &'static str,
+    pub(super) path: String,
+    pub(super) object: Value,
 }
 
 /// A fault of the requests of a client.
@@ -72,11 +85,8 @@ impl ScriptedApi {
         })
     }
 
-    pub fn put(&self, path: &str, mut object: Value) {
-        let mut state = self.0.lock();
-        state.version += 1;
-        object["metadata"]["resourceVersion"] = state.version.to_string().into();
-        state.objects.insert(path.to_owned(), object);
+    pub fn put(&self, path: &str, object: Value) {
+        self.0.lock().store(path.to_owned(), object);
     }
 
     pub fn get(&self, path: &str) -> Option<Value> {
@@ -84,7 +94,7 @@ impl ScriptedApi {
     }
 
     pub fn delete(&self, path: &str) {
-        self.0.lock().objects.remove(path);
+        self.0.lock().remove(path);
     }
 
     pub fn set_fault(&self, client: &'static str, fault: Option<Fault>) {
@@ -110,7 +120,7 @@ impl ScriptedApi {
             .collect()
     }
 
-    async fn serve<B: Body<Error: Debug>>(
+    pub(super) async fn serve<B: Body<Error: Debug>>(
         &self,
         client: &'static str,
         request: Request<B>,
@@ -161,7 +171,7 @@ impl ScriptedApi {
         client: &'static str,
         path: String,
         query: String,
-        mut object: Value,
+        object: Value,
         creates: bool,
     ) -> Response<Full<Bytes>> {
         let mut state = self.0.lock();
@@ -186,10 +196,7 @@ impl ScriptedApi {
             query,
             body: object.clone(),
         });
-        state.version += 1;
-        object["metadata"]["resourceVersion"] = state.version.to_string().into();
-        state.objects.insert(path, object.clone());
-        response(StatusCode::OK, &object)
+        response(StatusCode::OK, &state.store(path, object))
     }
 
     /// Deletes an object, if it still has the version of the preconditions.
@@ -202,7 +209,7 @@ impl ScriptedApi {
         if !required.is_null() && *required != object["metadata"]["resourceVersion"] {
             return failure(StatusCode::CONFLICT, "the object has been modified");
         }
-        found(state.objects.remove(path))
+        found(state.remove(path))
     }
 
     fn patch(
@@ -239,20 +246,52 @@ impl ScriptedApi {
         } else {
             merge(&mut after, body);
         }
-        state.version += 1;
-        after["metadata"]["resourceVersion"] = state.version.to_string().into();
-        state.objects.insert(object, after.clone());
         state.writes.push(Write {
             client,
             path,
             query,
             body: body.clone(),
         });
-        response(StatusCode::OK, &after)
+        response(StatusCode::OK, &state.store(object, after))
     }
 }
 
-fn refusal(status: u16) -> Response<Full<Bytes>> {
+impl State {
+    /// Stores an object with the next version, and returns it.
+    fn store(&mut self, path: String, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let before = self.objects.insert(path.clone(), object.clone());
+        let event = if before.is_none() {
+            "ADDED"
+        } else {
+            "MODIFIED"
+        };
+        self.record(event, path, object.clone());
+        object
+    }
+
+    fn remove(&mut self, path: &str) -> Option<Value> {
+        let object = self.objects.remove(path)?;
+        self.version += 1;
+        let mut last = object.clone();
+        last["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.record("DELETED", path.to_owned(), last);
+        Some(object)
+    }
+
+    fn record(&mut self, event: &'static str, path: String, object: Value) {
+        self.log.push(Logged {
+            version: self.version,
+            event,
+            path,
+            object,
+        });
+        self.changed.send_replace(());
+    }
+}
+
+pub(super) fn refusal(status: u16) -> Response<Full<Bytes>> {
     let status = StatusCode::from_u16(status).expect("the status of a response");
     failure(status, "scripted")
 }

@@ -4,6 +4,7 @@
 //! The rights of watches and certificates are listed beside their code. Objects have the names of
 //! an installation with the default namespaces.
 
+use mesh_cluster::namespace_metadata;
 use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::managed::{self, RegistrationKind};
 use mesh_core::rights::Right;
@@ -34,6 +35,10 @@ pub(super) fn web() -> Vec<Right> {
     web::rights().collect()
 }
 
+pub(super) fn namespace_metadata() -> Vec<Right> {
+    namespace_metadata::rights("linkerd-viz").collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -41,7 +46,6 @@ mod tests {
     use mesh_test_support::rights::{by_account, granted};
 
     use super::*;
-    use crate::namespace_metadata;
 
     /// A test of mesh-k8s compares it with the rendered chart.
     const CHART: &str = include_str!("../../../mesh-k8s/testdata/chart/viz-rights.txt");
@@ -63,10 +67,7 @@ mod tests {
     fn each_service_account_of_the_chart_has_the_rights_that_its_code_lists() {
         let accounts = BTreeMap::from([
             ("linkerd-viz/metrics-api", metrics_api()),
-            (
-                "linkerd-viz/namespace-metadata",
-                namespace_metadata::rights().collect(),
-            ),
+            ("linkerd-viz/namespace-metadata", namespace_metadata()),
             ("linkerd-viz/tap", tap()),
             ("linkerd-viz/tap-injector", tap_injector()),
             ("linkerd-viz/web", web()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use mesh_cluster::api_server::{LeaseSettings, LeaseTask};
+use mesh_cluster::api_server::{LeaseOwner, LeaseSettings, LeaseTask};
 use mesh_cluster::source::Change;
 use mesh_objects::convert::{self, Json};
 use mesh_objects::model::{Kind, ReportedKind};
@@ -100,9 +100,11 @@ impl Cluster {
         let client = Client::new(self.api.service(name), "default");
         let settings = LeaseSettings {
             namespace: "linkerd".to_owned(),
-            name: "policy-controller-write",
-            component: "destination",
-            deployment: "linkerd-destination".to_owned(),
+            name: "policy-controller-write".to_owned(),
+            owner: Some(LeaseOwner {
+                component: "destination",
+                deployment: "linkerd-destination".to_owned(),
+            }),
             claimant: name.to_owned(),
             field_manager: "policy-controller",
         };

@@ -31,9 +31,11 @@ impl Replica {
     fn start(api: &ScriptedApi, name: &'static str) -> Self {
         let settings = LeaseSettings {
             namespace: "linkerd".to_owned(),
-            name: "policy-controller-write",
-            component: "destination",
-            deployment: "linkerd-destination".to_owned(),
+            name: "policy-controller-write".to_owned(),
+            owner: Some(LeaseOwner {
+                component: "destination",
+                deployment: "linkerd-destination".to_owned(),
+            }),
             claimant: name.to_owned(),
             field_manager: "policy-controller",
         };

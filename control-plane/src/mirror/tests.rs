@@ -1,0 +1,11 @@
+//! Mirrors of worlds: this cluster in memory, the processes that write it, and the objects of the
+//! target clusters.
+
+mod federated;
+mod gateways;
+mod headless;
+mod limits;
+mod links;
+mod mirrors;
+mod reports;
+mod world;
