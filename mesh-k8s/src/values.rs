@@ -26,9 +26,9 @@ macro_rules! values {
             $($(#[$attribute:meta])* pub $field:ident: $type:ty $(= $default:expr)?,)*
         }
     )*) => {$(
-        $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize, schemars::JsonSchema)]
         #[serde(rename_all = "camelCase", default)]
+        $(#[$meta])*
         pub struct $name {
             $($(#[$attribute])* pub $field: $type,)*
         }
@@ -47,16 +47,20 @@ macro_rules! values {
 
 mod common;
 mod controllers;
+mod multicluster;
 mod proxy;
 pub mod reading;
 mod redirection;
 mod viz;
 
-pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap};
+pub use common::{Bounds, Image, ProbeTimeout, Resources, StringMap, Tolerations};
 pub use controllers::{
     Autoscaling, Controller, DeploymentStrategy, DestinationController, Egress, Identity, Issuer,
     IssuerTls, KubeApi, PodDisruptionBudget, PodMonitor, PodMonitorTarget, PolicyController,
     ProxyInjector, RollingUpdate, SpValidator, Validator,
+};
+pub use multicluster::{
+    LinkController, LinkKey, LinkName, MulticlusterLinkValues, MulticlusterValues,
 };
 pub use proxy::{
     Control, MeshIdentity, Metrics, Ports, ProbeTiming, Protocols, Proxy, Runtime, StartupProbe,

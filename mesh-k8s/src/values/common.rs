@@ -1,15 +1,24 @@
 //! Types that several values share: images, resources, probes, and Kubernetes objects that are
 //! passed through.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::Toleration;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
 
 /// The schema of an object that Kubernetes validates, not the chart.
 pub(super) type OpenObject = serde_json::Map<String, serde_json::Value>;
 
 /// Labels, annotations, or a node selector.
 pub type StringMap = BTreeMap<String, String>;
+
+/// Tolerations of pods. An empty map has none, like an empty list: some values files for Linkerd
+/// have it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Tolerations(pub Vec<Toleration>);
 
 values! {
     /// An image. Empty fields have defaults in other values.
@@ -60,6 +69,48 @@ impl Image {
             name: name.into(),
             ..Self::default()
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tolerations {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            List(Vec<Toleration>),
+            Map(OpenObject),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::List(list) => Ok(Self(list)),
+            Written::Map(map) if map.is_empty() => Ok(Self::default()),
+            Written::Map(_) => Err(serde::de::Error::custom("expected a list of tolerations")),
+        }
+    }
+}
+
+impl JsonSchema for Tolerations {
+    fn schema_name() -> Cow<'static, str> {
+        "Tolerations".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "type": ["array", "object"],
+            "items": { "type": "object", "additionalProperties": true },
+            "maxProperties": 0,
+        })
+    }
+}
+
+/// Deserializes a number without sign from a string, which may be empty, or a number.
+pub(super) fn digits<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<String, D::Error> {
+    let text = quantity(deserializer)?;
+    if text.chars().all(|digit| digit.is_ascii_digit()) {
+        Ok(text)
+    } else {
+        Err(serde::de::Error::custom("expected a whole number"))
     }
 }
 

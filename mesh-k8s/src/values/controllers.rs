@@ -81,6 +81,10 @@ values! {
                         "while_idle": true,
                     },
                 }),
+        /// Send the endpoints of clusters that Secrets link (remote discovery and federated
+        /// Services). It needs the right to list the Secrets of the control plane's namespace,
+        /// among them the issuer's; `false` takes it away
+        pub linked_clusters: bool = true,
         /// Liveness probe of the destination service
         pub liveness_probe: ProbeTimeout,
         /// Readiness probe of the destination service
@@ -248,6 +252,8 @@ values! {
         pub labels: StringMap,
         /// Metrics of the controllers
         pub controller: PodMonitorTarget,
+        /// Metrics of the service mirrors of the multicluster extension
+        pub service_mirror: PodMonitorTarget,
         /// Metrics of the proxies
         pub proxy: PodMonitorTarget,
         /// Metrics of the agents; requires a `meshAgent.adminAddr` that is not a loopback address

@@ -94,7 +94,6 @@ const IGNORED: &[IgnoredKey] = ignored! {
         "the validator always has a security context; networkValidator.securityContext replaces it",
     "podMonitor.controller.namespaceSelector":
         "Prometheus scrapes the controllers in their own namespace",
-    "podMonitor.serviceMirror": "the mesh has no service mirror",
     "policyController.additionalArgs": OTHER_PROGRAM,
     "policyController.additionalEnv": OTHER_PROGRAM,
     "policyController.experimentalArgs": OTHER_PROGRAM,

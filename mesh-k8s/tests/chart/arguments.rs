@@ -21,6 +21,9 @@ const VIZ: [&str; 2] = [
     "tap: {ignoreHeaders: [a], externalSecret: true, caBundle: x}",
     "{prometheus: {enabled: false}, prometheusUrl: 'http://a', prometheusCredsSecret: b}",
 ];
+/// The same for the multicluster extension and for the service mirror of one Link.
+const MULTICLUSTER: &str = "{enableNamespaceCreation: true, controllers: [{link: {ref: {name: target}}, enableHeadlessServices: true}]}";
+const LINK: &str = "{enableNamespaceCreation: true, enableHeadlessServices: true}";
 
 #[test]
 fn programs_accept_arguments_of_chart() {
@@ -42,7 +45,12 @@ fn programs_accept_arguments_of_chart() {
     let mut checked = 0;
     let control_plane = EVERYTHING.map(|values| helm::control_plane(values).unwrap());
     let viz = VIZ.map(|values| helm::viz(values).unwrap());
-    for object in control_plane.iter().chain(&viz).flatten() {
+    let multicluster = [
+        helm::multicluster(MULTICLUSTER).unwrap(),
+        helm::multicluster_link(LINK).unwrap(),
+    ];
+    let objects = control_plane.iter().chain(&viz).chain(&multicluster);
+    for object in objects.flatten() {
         let containers = &helm::pod_spec(object)["containers"];
         for container in containers.as_array().into_iter().flatten() {
             let image = container["image"].as_str().unwrap();
@@ -54,7 +62,7 @@ fn programs_accept_arguments_of_chart() {
             }
         }
     }
-    assert!(checked > 85, "{checked} arguments");
+    assert!(checked > 110, "{checked} arguments");
 }
 
 fn check(program: &Path, container: &Value) -> usize {

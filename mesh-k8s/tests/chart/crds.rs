@@ -25,7 +25,8 @@ const ONLY_IN_TYPE: [&str; 9] = [
 #[test]
 fn definitions_match_types() {
     require_helm!("definitions_match_types");
-    let objects = helm::crds();
+    let mut objects = helm::crds();
+    objects.extend(helm::multicluster("{}").unwrap());
     let types = [
         (crd::ExternalWorkload::crd(), "v1beta1"),
         (crd::Server::crd(), "v1beta3"),
@@ -37,6 +38,7 @@ fn definitions_match_types() {
         (crd::PolicyHttpRoute::crd(), "v1beta3"),
         (crd::ServiceProfile::crd(), "v1alpha2"),
         (crd::EgressNetwork::crd(), "v1alpha1"),
+        (crd::Link::crd(), "v1alpha3"),
     ];
     for (of_type, version) in types {
         let definition = helm::find(&objects, "CustomResourceDefinition", &of_type.name_any());
@@ -61,15 +63,48 @@ fn definitions_match_types() {
             .collect();
         assert_eq!(stored.len(), 1);
         assert_eq!(stored[0]["name"], version);
-        let schema =
-            |version: &Value| version["schema"]["openAPIV3Schema"]["properties"]["spec"].clone();
         let path = definition["spec"]["names"]["kind"].as_str().unwrap();
-        compare(
-            path,
-            &schema(stored[0]),
-            &schema(&of_type["spec"]["versions"][0]),
-        );
+        let schema = |version: &Value, part: &str| {
+            version["schema"]["openAPIV3Schema"]["properties"][part].clone()
+        };
+        let of_type = &of_type["spec"]["versions"][0];
+        compare(path, &schema(stored[0], "spec"), &schema(of_type, "spec"));
+        if path == "Link" {
+            let path = format!("{path}.status");
+            let (stored, of_type) = (schema(stored[0], "status"), schema(of_type, "status"));
+            compare(&path, &stored, &of_type);
+        }
     }
+}
+
+/// The fields that each version of a Link has. The API server prunes others.
+#[test]
+fn versions_of_links_have_the_fields_of_linkerd() {
+    require_helm!("versions_of_links_have_the_fields_of_linkerd");
+    let objects = helm::multicluster("{}").unwrap();
+    let name = "links.multicluster.linkerd.io";
+    let definition = helm::find(&objects, "CustomResourceDefinition", name);
+    let versions = definition["spec"]["versions"].as_array().unwrap();
+    let found: Vec<(&str, bool, bool)> = versions
+        .iter()
+        .map(|version| {
+            assert_eq!(version["served"], true);
+            let properties = &version["schema"]["openAPIV3Schema"]["properties"];
+            let spec = &properties["spec"]["properties"];
+            let has_status = version["subresources"]["status"].is_object();
+            assert_eq!(has_status, properties["status"].is_object());
+            assert_eq!(has_status, spec["federatedServiceSelector"].is_object());
+            let excludes = spec["excludedLabels"].is_object();
+            assert_eq!(excludes, spec["excludedAnnotations"].is_object());
+            (version["name"].as_str().unwrap(), has_status, excludes)
+        })
+        .collect();
+    let expected = [
+        ("v1alpha1", false, false),
+        ("v1alpha2", true, false),
+        ("v1alpha3", true, true),
+    ];
+    assert_eq!(found, expected);
 }
 
 /// Checks that both have the same fields, and that the definition requires or defaults the fields
@@ -145,12 +180,13 @@ fn types_read_accepted_resources() {
             "EgressNetwork" => serde_json::from_value::<crd::EgressNetwork>(object).map(drop),
             "HTTPRoute" => serde_json::from_value::<crd::PolicyHttpRoute>(object).map(drop),
             "ServiceProfile" => serde_json::from_value::<crd::ServiceProfile>(object).map(drop),
+            "Link" => serde_json::from_value::<crd::Link>(object).map(drop),
             _ => continue,
         };
         result.unwrap_or_else(|error| panic!("{error}:\n{document}"));
         read += 1;
     }
-    assert!(read >= 14, "{read}");
+    assert!(read >= 17, "{read}");
 }
 
 fn documents(file: &str) -> Vec<String> {

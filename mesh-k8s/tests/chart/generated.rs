@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use mesh_k8s::values::reading::{ChartValues, defaults, schema};
-use mesh_k8s::values::{Values, VizValues};
+use mesh_k8s::values::{MulticlusterLinkValues, MulticlusterValues, Values, VizValues};
 use serde_json::{Map, Value};
 use serde_norway::Value as Yaml;
 
@@ -30,9 +30,9 @@ impl GeneratedChart for Values {
     const TEMPLATES: &'static str = "mesh";
     const INTRODUCTION: &'static str = "# Values of the control plane's chart\n\n\
         Generated from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart; `meshAgent`,\n\
-        `identity.publishTrustRoots`, `podMonitor.agent` and `heartbeatUrl` exist only in this mesh. Installation rejects\n\
-        unknown names. `null` is the default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the\n\
-        default entry, as in Helm.\n";
+        `identity.publishTrustRoots`, `podMonitor.agent`, `heartbeatUrl` and `destinationController.linkedClusters` exist only\n\
+        in this mesh. Installation rejects unknown names. `null` is the default; for an entry of an open map (`nodeSelector`,\n\
+        `proxy.inbound`) it removes the default entry, as in Helm.\n";
 }
 
 impl GeneratedChart for VizValues {
@@ -43,6 +43,27 @@ impl GeneratedChart for VizValues {
         Generated from `mesh-k8s/src/values/viz.rs`. Names and meanings are those of Linkerd's chart. Installation rejects\n\
         unknown names. `null` is the default; for an entry of an open map (`nodeSelector`, `prometheus.args`) it removes the\n\
         default entry, as in Helm.\n";
+}
+
+impl GeneratedChart for MulticlusterValues {
+    const SOURCE: &'static str = "mesh-k8s/src/values/multicluster.rs";
+    const PAGE: &'static str = "docs/reference/multicluster-values.md";
+    const TEMPLATES: &'static str = "multicluster";
+    const INTRODUCTION: &'static str = "# Values of the chart of the multicluster extension\n\n\
+        Generated from `mesh-k8s/src/values/multicluster.rs`. Linkerd's chart has the same names and meanings; `nodeSelector`\n\
+        and `tolerations` are not in its values file, but in its templates. Installation rejects unknown names. `null` is the\n\
+        default, in an item of `controllers` the value of `controllerDefaults`. `resources` can have the form of Linkerd's\n\
+        documentation (`cpu.request`) or of Kubernetes (`requests.cpu`).\n";
+}
+
+impl GeneratedChart for MulticlusterLinkValues {
+    const SOURCE: &'static str = "mesh-k8s/src/values/multicluster.rs";
+    const PAGE: &'static str = "docs/reference/multicluster-link-values.md";
+    const TEMPLATES: &'static str = "link";
+    const INTRODUCTION: &'static str = "# Values of the chart of the service mirror of one Link\n\n\
+        Generated from `mesh-k8s/src/values/multicluster.rs`. Linkerd's chart has the same names and meanings. Installation\n\
+        rejects unknown names. `null` is the default. `resources` can have the form of Linkerd's documentation (`cpu.request`)\n\
+        or of Kubernetes (`requests.cpu`).\n";
 }
 
 pub(crate) fn root() -> PathBuf {
@@ -61,6 +82,8 @@ fn schemas_are_generated() {
     }
     check::<Values>();
     check::<VizValues>();
+    check::<MulticlusterValues>();
+    check::<MulticlusterLinkValues>();
 }
 
 #[test]
@@ -78,6 +101,11 @@ fn values_files_are_generated() {
     assert_eq!(Values::read(check::<Values>()).unwrap(), Values::default());
     let read: VizValues = serde_json::from_value(check::<VizValues>()).unwrap();
     assert_eq!(read, VizValues::default());
+    let read: MulticlusterValues = serde_json::from_value(check::<MulticlusterValues>()).unwrap();
+    assert_eq!(read, MulticlusterValues::default());
+    let read = serde_json::from_value(check::<MulticlusterLinkValues>());
+    let read: MulticlusterLinkValues = read.unwrap();
+    assert_eq!(read, MulticlusterLinkValues::default());
 }
 
 #[test]
@@ -98,16 +126,23 @@ fn templates_of_defaults_are_generated() {
     }
     check::<Values>();
     check::<VizValues>();
+    check::<MulticlusterValues>();
+    check::<MulticlusterLinkValues>();
 }
 
 /// A chart must be complete, so each has a copy.
 #[test]
 fn shared_templates_are_equal() {
-    let read = |chart: &str| {
-        let path = format!("helm/{chart}/templates/_shared.tpl");
+    let read = |chart: &str, template: &str| {
+        let path = format!("helm/{chart}/templates/{template}.tpl");
         fs::read_to_string(root().join(path)).unwrap()
     };
-    assert_eq!(read(Values::CHART), read(VizValues::CHART));
+    let of_extension = [MulticlusterValues::CHART, MulticlusterLinkValues::CHART];
+    for chart in [VizValues::CHART].iter().chain(&of_extension) {
+        assert_eq!(read(Values::CHART, "_shared"), read(chart, "_shared"));
+    }
+    let [one, other] = of_extension.map(|chart| read(chart, "_mirror"));
+    assert_eq!(one, other);
 }
 
 fn define(out: &mut String, name: &str, entries: impl IntoIterator<Item = (String, Value)>) {
@@ -140,6 +175,8 @@ fn reference_pages_are_generated() {
     }
     check::<Values>();
     check::<VizValues>();
+    check::<MulticlusterValues>();
+    check::<MulticlusterLinkValues>();
 }
 
 /// Writes a mapping of values as YAML, each value below its description.
@@ -256,10 +293,17 @@ fn schema_rejects_unknown_keys_at_every_level() {
         );
         *seen += 1;
         for (name, schema) in properties {
-            visit(&format!("{path}.{name}"), schema.as_object().unwrap(), seen);
+            let schema = schema.as_object().unwrap();
+            let items = schema.get("items").and_then(Value::as_object);
+            visit(&format!("{path}.{name}"), items.unwrap_or(schema), seen);
         }
     }
-    for (schema, levels) in [(schema::<Values>(), 30), (schema::<VizValues>(), 15)] {
+    for (schema, levels) in [
+        (schema::<Values>(), 30),
+        (schema::<VizValues>(), 15),
+        (schema::<MulticlusterValues>(), 15),
+        (schema::<MulticlusterLinkValues>(), 5),
+    ] {
         let mut seen = 0;
         visit("", schema.as_object().unwrap(), &mut seen);
         assert!(seen > levels, "{seen} levels");

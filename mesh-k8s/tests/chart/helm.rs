@@ -28,6 +28,23 @@ pub(crate) fn viz(values: &str) -> Result<Vec<Value>, String> {
     render("linkerd-viz", "linkerd-viz", values)
 }
 
+/// Returns the objects of the multicluster extension with these values, or Helm's error.
+pub(crate) fn multicluster(values: &str) -> Result<Vec<Value>, String> {
+    render("linkerd-multicluster", "linkerd-multicluster", values)
+}
+
+/// Returns the objects of the service mirror of the Link `target`, or of the one that the values
+/// name, or Helm's error.
+pub(crate) fn multicluster_link(values: &str) -> Result<Vec<Value>, String> {
+    let mut values: Value = serde_norway::from_str(values).unwrap();
+    let name = &mut values["targetClusterName"];
+    if name.is_null() {
+        *name = "target".into();
+    }
+    let values = values.to_string();
+    render("linkerd-multicluster-link", "linkerd-multicluster", &values)
+}
+
 /// Returns the notes of an installation with these values. Helm only prints notes when it installs
 /// to a cluster, so they are rendered as an object.
 pub(crate) fn notes(chart: &str, namespace: &str, values: &str) -> String {

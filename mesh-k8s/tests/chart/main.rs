@@ -23,6 +23,7 @@ mod coverage;
 mod crds;
 mod generated;
 mod helm;
+mod multicluster;
 mod namespaces;
 mod ports;
 mod proxy;

@@ -54,6 +54,17 @@ fn every_port_of_viz_has_a_server_with_authorized_clients() {
 }
 
 #[test]
+fn every_port_of_multicluster_has_a_server_with_authorized_clients() {
+    require_helm!("every_port_of_multicluster_has_a_server_with_authorized_clients");
+    let linked = "controllers: [{link: {ref: {name: target}}}]";
+    let mut objects = helm::multicluster(linked).unwrap();
+    objects.extend(helm::multicluster_link("{}").unwrap());
+    let servers = check_ports(&objects, &[]);
+    assert_eq!(servers, 5);
+    check_documented(&objects, "docs/operations/multicluster.md");
+}
+
+#[test]
 fn a_port_without_a_server_is_found() {
     require_helm!("a_port_without_a_server_is_found");
     let mut objects = helm::viz("{}").unwrap();
@@ -174,9 +185,11 @@ fn check_ports(objects: &[Value], closed: &[&str]) -> usize {
         assert_ne!(server["spec"]["proxyProtocol"], "unknown", "{name}");
         let authorizations = authorizations(objects, name);
         assert_eq!(authorizations == 0, closed.contains(&name), "{name}");
-        let used = ports(objects)
-            .iter()
-            .any(|port| selects(server, port.namespace, port.labels, port));
+        // Clients of other clusters connect to this port of a gateway's proxy.
+        let used = server["spec"]["port"] == REDIRECTED
+            || ports(objects)
+                .iter()
+                .any(|port| selects(server, port.namespace, port.labels, port));
         assert!(used, "the Server {name} selects no port of the chart");
     }
     servers.len()
@@ -194,6 +207,11 @@ fn authorizations(objects: &[Value], server: &str) -> usize {
         assert!(!references.is_empty(), "{policy}");
         for reference in references {
             let (kind, name) = (&reference["kind"], &reference["name"]);
+            if *kind == "ServiceAccount" {
+                // The viz extension need not be installed.
+                assert_eq!(reference["namespace"], "linkerd-viz", "{policy}");
+                continue;
+            }
             helm::find(objects, kind.as_str().unwrap(), name.as_str().unwrap());
         }
     });

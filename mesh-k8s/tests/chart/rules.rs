@@ -181,6 +181,23 @@ fn agents_without_a_start_up_taint_may_not_change_nodes() {
 }
 
 #[test]
+fn destination_controller_lists_secrets_only_for_linked_clusters() {
+    require_helm!("destination_controller_lists_secrets_only_for_linked_clusters");
+    for may in [true, false] {
+        let values = format!("destinationController: {{linkedClusters: {may}}}");
+        let objects = helm::control_plane(&values).unwrap();
+        let text = rights(&objects);
+        assert_eq!(text.contains(": secrets: list watch\n"), may);
+        assert_eq!(text.contains("Role remote-discovery"), may);
+        let destination = helm::pod_spec(helm::find(&objects, "Deployment", "linkerd-destination"));
+        let container = destination["containers"].as_array().unwrap().iter();
+        let mut container = container.filter(|container| container["name"] == "destination");
+        let args = container.next().unwrap()["args"].as_array().unwrap();
+        assert!(args.contains(&format!("--linked-clusters={may}").into()));
+    }
+}
+
+#[test]
 fn contradictory_values_are_rejected_with_remedy() {
     require_helm!("contradictory_values_are_rejected_with_remedy");
     let cases = [
@@ -344,9 +361,12 @@ fn off_is_accepted_as_string_and_boolean() {
 
 #[test]
 fn charts_have_version_of_programs() {
-    for chart in ["linkerd-control-plane", "linkerd-crds", "linkerd-viz"] {
-        let text =
-            std::fs::read_to_string(root().join("helm").join(chart).join("Chart.yaml")).unwrap();
+    let charts = std::fs::read_dir(root().join("helm")).unwrap();
+    let charts = charts.map(|chart| chart.unwrap().path().join("Chart.yaml"));
+    let charts: Vec<_> = charts.filter(|chart| chart.exists()).collect();
+    assert_eq!(charts.len(), 5);
+    for chart in charts {
+        let text = std::fs::read_to_string(chart).unwrap();
         let chart: Value = serde_norway::from_str(&text).unwrap();
         assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));

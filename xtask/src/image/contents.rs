@@ -103,7 +103,7 @@ const PROXY: Contents = Contents {
 const CONTROLLER: Contents = Contents {
     name: ImageName::Controller,
     title: "mesh controller",
-    description: "The control plane: identity, destination, policy and the webhooks",
+    description: "The control plane: identity, destination, policy and the webhooks; and the service mirror of other clusters",
     user: "2103:2103",
     entrypoint: &["/mesh-controller"],
     licence: "Apache-2.0 AND LGPL-2.1-or-later AND MPL-2.0",

@@ -48,7 +48,7 @@ const DIRECTION: [(&str, &[&str]); 25] = [
     ("mesh-cluster", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-simnet"]),
     ("mesh-control-plane", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-cluster"]),
     ("mesh-viz", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-runtime", "mesh-cluster"]),
-    ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-local", "mesh-runtime"]),
+    ("meshctl", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-objects", "mesh-cluster", "mesh-local", "mesh-runtime"]),
     ("mesh-tests", &["mesh-core", "mesh-api", "mesh-k8s", "mesh-local", "mesh-runtime", "mesh-ebpf-common", "mesh-test-support", "xtask"]),
     ("mesh-bench", &["mesh-core", "mesh-api", "mesh-test-support", "xtask"]),
     ("mesh-simulator", &["mesh-local", "mesh-planted", "mesh-proxy", "mesh-runtime", "mesh-simnet", "mesh-test-support", "xtask"]),

@@ -81,7 +81,6 @@ fn values_files_for_linkerd_are_read() {
             "kubeAPI",
             "networkValidator.enableSecurityContext",
             "podMonitor.controller.namespaceSelector",
-            "podMonitor.serviceMirror",
             "policyController.image",
             "proxyInit.image",
         ]
