@@ -6,7 +6,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-const CHARTS: [&str; 3] = ["linkerd-crds", "linkerd-control-plane", "linkerd-viz"];
+const CHARTS: [&str; 5] = [
+    "linkerd-crds",
+    "linkerd-control-plane",
+    "linkerd-viz",
+    "linkerd-multicluster",
+    "linkerd-multicluster-link",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let helm = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../helm");

@@ -150,8 +150,11 @@ pub(crate) fn is_signed_by(chain: &[X509Certificate<'_>], anchors: &[X509Certifi
     let Some((first, rest)) = chain.split_first() else {
         return false;
     };
-    let signed_by =
-        |signer: &X509Certificate<'_>| first.verify_signature(Some(signer.public_key())).is_ok();
+    // Verifiers compare names byte by byte.
+    let signed_by = |signer: &X509Certificate<'_>| {
+        signer.subject().as_raw() == first.issuer().as_raw()
+            && first.verify_signature(Some(signer.public_key())).is_ok()
+    };
     let tbs = |certificate: &X509Certificate<'_>| certificate.tbs_certificate.as_ref().to_vec();
     anchors
         .iter()

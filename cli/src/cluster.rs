@@ -4,8 +4,11 @@
 
 pub(crate) mod agent;
 pub(crate) mod error;
+pub(crate) mod extension;
 mod forward;
 pub(crate) mod json;
+pub(crate) mod kubeconfig;
+pub(crate) mod mirrors;
 pub(crate) mod service;
 pub(crate) mod tap;
 mod viz;
@@ -14,9 +17,8 @@ use std::fmt::Debug;
 
 use anyhow::Context as _;
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
 use mesh_k8s::kinds::{ConfigMap, Job, ObjectMeta, Pod, ReplicaSet, Resource};
 use mesh_k8s::values::Values;
@@ -57,7 +59,7 @@ const PAGE_SIZE: u32 = 500;
 impl Cluster {
     /// Reads the kubeconfig and creates a client. Sends no request to the API server.
     pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {
-        let (context, mut config) = config(global).await?;
+        let (context, mut config) = kubeconfig::config(global).await?;
         if let Some(user) = &global.act_as {
             config.auth_info.impersonate = Some(user.clone());
         }
@@ -221,44 +223,4 @@ pub(crate) fn is_configured() -> bool {
 
 fn in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
-}
-
-/// Returns the name and the client configuration of the context.
-async fn config(global: &Global) -> anyhow::Result<(String, Config)> {
-    let kubeconfig = match &global.kubeconfig {
-        Some(path) => Kubeconfig::read_from(path)
-            .with_context(|| format!("read the kubeconfig {}", path.display())),
-        None => match Kubeconfig::read() {
-            Err(_) if !kubeconfig_in_environment() && in_cluster() => {
-                let config = Config::incluster().map_err(|error| {
-                    Failure::Input(format!("the service account of this pod: {error}"))
-                })?;
-                return Ok(("of this pod".to_owned(), config));
-            }
-            other => other.context("read the kubeconfig"),
-        },
-    };
-    let kubeconfig = kubeconfig.map_err(|error| Failure::Input(format!("{error:#}")))?;
-    let context = global
-        .context
-        .clone()
-        .or(kubeconfig.current_context.clone())
-        .unwrap_or_default();
-    let names: Vec<String> = kubeconfig
-        .contexts
-        .iter()
-        .map(|context| context.name.clone())
-        .collect();
-    let options = KubeConfigOptions {
-        context: global.context.clone(),
-        ..Default::default()
-    };
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-    let config = config.map_err(|error| {
-        Failure::Input(format!(
-            "cannot use context {context:?} of the kubeconfig: {error}; available contexts: {}",
-            names.join(", ")
-        ))
-    })?;
-    Ok((context, config))
 }

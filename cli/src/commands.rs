@@ -10,6 +10,7 @@ pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod local;
+pub(crate) mod multicluster;
 pub(crate) mod profile;
 pub(crate) mod prune;
 pub(crate) mod stat;
@@ -66,6 +67,9 @@ pub(crate) enum Command {
     Diagnostics(diagnostics::Args),
     /// Watch the traffic of a cluster that has the viz extension, or of a local node
     Viz(Box<viz::Args>),
+    /// Link clusters, so that each can use Services of the others
+    #[command(visible_alias = "mc")]
+    Multicluster(Box<multicluster::Args>),
     /// Print the versions of this program, the control plane, the agents and the proxies
     Version(version::Args),
     /// Print a completion script for a shell
@@ -98,6 +102,7 @@ pub(crate) fn run(
         Command::Analyze(args) => on_runtime(analyze::run(&args, global)),
         Command::Why(args) => on_runtime(why::run(&args, global)),
         Command::Viz(args) => on_runtime(viz::run(&args, global)),
+        Command::Multicluster(args) => on_runtime(multicluster::run(&args, global)),
         Command::Completion(args) => completion::run(&args, cli_definition()),
     }
 }

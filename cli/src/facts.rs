@@ -3,12 +3,16 @@
 
 pub(crate) mod containers;
 pub(crate) mod injection;
+mod multicluster;
 pub(crate) mod names;
 pub(crate) mod permission;
+pub(crate) mod restarts;
+pub(crate) mod trust;
 mod viz;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use mesh_core::annotation;
 use mesh_core::exposition::Sample;
@@ -16,7 +20,7 @@ use mesh_core::node::{NodeStatus, PodStatus};
 use mesh_k8s::kinds::core::Event;
 use mesh_k8s::kinds::{
     ConfigMap, CronJob, DaemonSet, Deployment, EndpointSlice, Lease, MutatingWebhookConfiguration,
-    Namespace, NetworkPolicy, Node, Pod, ResourceExt, Secret, Service, ServiceAccount,
+    Namespace, NetworkPolicy, Node, ObjectMeta, Pod, ResourceExt, Secret, Service, ServiceAccount,
     ValidatingWebhookConfiguration,
 };
 use mesh_k8s::pod;
@@ -28,6 +32,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use self::{
+    multicluster::{LinkFacts, Multicluster, Target},
     permission::Permission,
     viz::{SelfCheck, Viz},
 };
@@ -58,10 +63,17 @@ pub(crate) enum Mode {
         /// Check all meshed pods, too.
         proxies: bool,
     },
+    /// What follows a rotation of the trust anchor.
+    Rotation,
     /// Whether the viz extension works.
     Viz {
         /// Check what it sees of all meshed pods, too.
         proxies: bool,
+    },
+    /// Whether links to other clusters work.
+    Multicluster {
+        /// The limit of requests to another cluster, and to a mirror controller.
+        timeout: Duration,
     },
 }
 
@@ -94,6 +106,7 @@ pub(crate) struct Facts {
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) webhook: Webhook,
     pub(crate) viz: Viz,
+    pub(crate) multicluster: Multicluster,
     /// Parsed once, when the configuration has been read.
     values: OnceLock<Fact<Values>>,
     /// The objects that decide about traffic, as far as they are known. Converted once.
@@ -142,6 +155,10 @@ pub(crate) struct Objects {
     pub(crate) trust_roots: Fact<Vec<ConfigMap>>,
     /// The trust anchors that the identity service sends, with their number.
     pub(crate) trust_bundle: Fact<Option<ConfigMap>>,
+    /// The Secret of a rotation of the trust anchor, while it lasts.
+    pub(crate) rotation: Fact<Option<Secret>>,
+    /// The metadata of the issuer's Secret.
+    pub(crate) issuer: Fact<Option<ObjectMeta>>,
     pub(crate) webhook_secret: Fact<Option<Secret>>,
     pub(crate) webhooks: Fact<Option<MutatingWebhookConfiguration>>,
     /// The objects of each validator, by the container that serves its webhook.
@@ -211,6 +228,9 @@ pub(crate) struct Proxy {
     pub(crate) is_new: bool,
     pub(crate) ready: Fact<()>,
     pub(crate) metrics: Fact<Vec<Sample>>,
+    /// The certificates that it presents, leaf first and in DER. Queried during a rotation of the
+    /// trust anchor only.
+    pub(crate) chain: Option<Fact<Vec<Vec<u8>>>>,
 }
 
 #[derive(Debug)]
@@ -274,6 +294,7 @@ impl Facts {
                 dry_run: not_queried(),
             },
             viz: Viz::not_queried(),
+            multicluster: Multicluster::not_queried(),
             values: OnceLock::new(),
             traffic: OnceLock::new(),
             analysis: OnceLock::new(),
@@ -532,6 +553,8 @@ impl Objects {
             config: not_queried(),
             trust_roots: not_queried(),
             trust_bundle: not_queried(),
+            rotation: not_queried(),
+            issuer: not_queried(),
             webhook_secret: not_queried(),
             webhooks: not_queried(),
             validators: BTreeMap::new(),

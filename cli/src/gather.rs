@@ -4,15 +4,16 @@ mod access;
 mod daemons;
 mod dry_run;
 mod machine;
+mod multicluster;
 mod node;
 mod objects;
 mod trust;
 mod viz;
 
-use kube::api::ListParams;
 use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
+use crate::analyze;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
 use crate::facts::injection::dry_run_namespace;
@@ -74,10 +75,14 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
             facts.access = access;
             facts.objects.pods = objects::pods(cluster).await;
         }
+        Mode::Rotation => Box::pin(rotation(mesh, cluster, facts)).await,
         Mode::Viz { .. } => Box::pin(viz::query(cluster, facts)).await,
+        Mode::Multicluster { timeout } => {
+            Box::pin(multicluster::query(cluster, facts, timeout)).await;
+        }
         Mode::Installed { .. } => {
             Box::pin(objects::read(cluster, facts)).await;
-            facts.trust = trust::of_cluster(cluster, facts).await;
+            trust::of_cluster(cluster, facts).await;
             let place = dry_run_namespace(facts);
             let dry_run = async {
                 match &place {
@@ -91,6 +96,27 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
             Box::pin(daemons::query(mesh, facts)).await;
         }
     }
+}
+
+/// Gathers what a rotation of the trust anchor depends on.
+async fn rotation(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
+    let control = Scope::Namespace(facts.control_namespace.clone());
+    let machines = [analyze::kinds::EXTERNAL_WORKLOAD];
+    let (nodes, config, roots, bundle, machines) = tokio::join!(
+        cluster.list_all::<Node>(),
+        objects::config(cluster),
+        objects::trust_roots(cluster, &control),
+        objects::trust_bundle(cluster),
+        objects::json(cluster, &machines),
+    );
+    facts.objects.nodes = to_fact("list the nodes", nodes);
+    facts.objects.config = config;
+    facts.objects.trust_roots = roots;
+    facts.objects.trust_bundle = bundle;
+    facts.objects.policies = machines;
+    facts.objects.pods = objects::pods(cluster).await;
+    trust::of_cluster(cluster, facts).await;
+    daemons::query_rotation(mesh, facts).await;
 }
 
 /// Returns the policy objects of a mesh in JSON.
@@ -129,12 +155,4 @@ async fn server(cluster: &Cluster) -> Fact<ApiServer> {
         clock,
         served: objects::served(cluster).await,
     })
-}
-
-/// Returns the list parameters for all objects of a namespace.
-pub(super) fn within(namespace: &str) -> (Scope, ListParams) {
-    (
-        Scope::Namespace(namespace.to_owned()),
-        ListParams::default(),
-    )
 }

@@ -8,6 +8,7 @@ pub(crate) mod flags;
 mod helm;
 pub(crate) mod inventory;
 pub(crate) mod manifest;
+pub(crate) mod multicluster;
 pub(crate) mod overrides;
 pub(crate) mod preflight;
 pub(crate) mod viz;

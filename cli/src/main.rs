@@ -18,6 +18,7 @@ mod mesh;
 mod node;
 mod output;
 mod resource;
+mod rotation;
 mod runtime;
 mod stop;
 

@@ -8,11 +8,12 @@ pub(crate) mod prometheus_server;
 mod selection;
 pub(crate) mod tap;
 
+use anyhow::Context as _;
 use mesh_k8s::values::Values;
 
 use self::selection::{Selection, SelectionInputs};
 use crate::clients::connection::Connection;
-use crate::clients::http;
+use crate::clients::{http, tls};
 use crate::cluster::Cluster;
 use crate::exit::Failure;
 use crate::global::{CONTROL_NAMESPACE, Global};
@@ -128,6 +129,20 @@ impl Mesh {
             Self::Local(node) => node.connect(pod, port).await,
             Self::Cluster(cluster) => cluster.forward(&pod.namespace, &pod.name, port).await,
         }
+    }
+
+    /// Returns the chain that the proxy of a pod presents, leaf first and in DER.
+    pub(crate) async fn presented_chain(
+        &self,
+        pod: &MeshPod,
+        trust_domain: &str,
+    ) -> anyhow::Result<Vec<Vec<u8>>> {
+        let port = pod.admin_port()?;
+        let name = pod.identity(trust_domain)?;
+        let connection = self.connect(pod, port).await?;
+        tls::fetch_chain(connection, &name)
+            .await
+            .with_context(|| format!("fetch the certificate of the proxy of {pod}"))
     }
 
     /// Returns the body of a 200 response from a port of a pod.

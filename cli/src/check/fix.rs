@@ -1,7 +1,8 @@
 //! Repair commands with the names of the cluster's objects filled in.
 
 use mesh_k8s::kinds::{Pod, ResourceExt};
-use mesh_k8s::pod;
+
+pub(super) use crate::facts::restarts::{restart_command, workload};
 
 use crate::facts::Facts;
 
@@ -15,6 +16,7 @@ pub(super) fn substitute(text: &str, facts: &Facts) -> String {
             .replace("{ns}", &facts.control_namespace)
             .replace("{agent-ns}", &facts.agent_namespace())
             .replace("{viz}", facts.viz_namespace())
+            .replace("{mc}", facts.multicluster_namespace())
     } else {
         text.to_owned()
     }
@@ -41,39 +43,9 @@ fn upgrade(facts: &Facts) -> String {
     }
 }
 
-/// Returns the `kind/name` of the workload that recreates the pod, if there is one.
-pub(super) fn workload(pod: &Pod) -> Option<String> {
-    let owner = pod.owner_references().first()?;
-    let kind = owner.kind.to_ascii_lowercase();
-    // The owner of a Deployment's pods is a ReplicaSet, whose name ends in the value of this label.
-    let of_deployment = (kind == "replicaset")
-        .then(|| pod::label(pod, "pod-template-hash"))
-        .flatten()
-        .and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
-    Some(match of_deployment {
-        Some(deployment) => format!("deployment/{deployment}"),
-        None => format!("{kind}/{}", owner.name),
-    })
-}
-
 /// Returns the command that reverts the last change of the pod's workload.
 pub(super) fn undo_command(pod: &Pod) -> Option<String> {
     let workload = workload(pod)?;
     let namespace = pod.namespace().unwrap_or_default();
     Some(format!("kubectl -n {namespace} rollout undo {workload}"))
-}
-
-/// Returns the command that replaces the pod.
-pub(super) fn restart_command(pod: &Pod) -> String {
-    let namespace = pod.namespace().unwrap_or_default();
-    match workload(pod) {
-        Some(workload) if !workload.starts_with("job/") && !workload.starts_with("replicaset/") => {
-            format!("kubectl -n {namespace} rollout restart {workload}")
-        }
-        Some(_) => format!("kubectl -n {namespace} delete pod {}", pod.name_any()),
-        None => format!(
-            "kubectl -n {namespace} delete pod {}, then create it again from its manifest",
-            pod.name_any()
-        ),
-    }
 }

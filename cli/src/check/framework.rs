@@ -31,7 +31,8 @@ pub(crate) struct Check {
     pub(crate) id: &'static str,
     pub(crate) description: &'static str,
     /// The first step of a repair, with the command. `{ns}` is replaced by the control plane's
-    /// namespace, `{viz}` by the viz extension's, `{upgrade}` by the upgrade command.
+    /// namespace, `{viz}` and `{mc}` by the extensions' namespaces, `{upgrade}` by the upgrade
+    /// command.
     pub(crate) advice: &'static str,
     /// The checks whose failure explains the failure of this one; the best explanation comes first.
     pub(crate) explained_by: &'static [&'static [&'static str]],

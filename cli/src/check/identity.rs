@@ -5,9 +5,6 @@ mod bundles;
 use mesh_k8s::inject::TOKEN_AUDIENCE;
 use x509_parser::certificate::X509Certificate;
 
-#[cfg(test)]
-pub(super) use bundles::NUMBER as TRUST_NUMBER;
-
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
 use super::expiry::check_expiry;
 use super::fix;
@@ -20,8 +17,10 @@ use crate::facts::{
     Environment, Fact, Facts, NEW_POD_SECONDS, fact_ref, full_name, proxy_container,
 };
 use crate::output::count;
+use crate::rotation::{Hints, InProgress};
 
 const NEW_ISSUER: &str = "if the mesh created the issuer: kubectl -n {ns} delete secret linkerd-identity-issuer, then upgrade; if you provided it: replace that Secret by one that the anchor signed";
+const ROTATE: &str = "meshctl identity rotate replaces the anchor step by step, and waits for the workloads that have not followed";
 const NEW_ANCHOR: &str = "add a new anchor to ConfigMap linkerd-identity-trust-roots in {ns} first, then replace the issuer";
 
 pub(super) const CATEGORY: Category = Category {
@@ -69,7 +68,7 @@ pub(super) const CATEGORY: Category = Category {
         Check::new(
             "l5d-identity-trustAnchors-not-expiring-soon",
             "trust anchors are valid for another 60 days",
-            NEW_ANCHOR,
+            ROTATE,
             anchors_expiring,
         )
         .applies_to(AppliesTo::Everywhere),
@@ -98,16 +97,19 @@ pub(super) const CATEGORY: Category = Category {
             "l5d-identity-issuer-cert-is-time-valid",
             "the issuer is valid now",
             NEW_ISSUER,
-            |facts| fail_each(&facts.trust.issuer, |one| time_problem(one, facts.now)),
+            |facts| {
+                with_issuer(facts, |chain| {
+                    let wrong = chain.iter().filter_map(|one| time_problem(one, facts.now));
+                    Outcome::fail_if(wrong, "")
+                })
+            },
         )
         .applies_to(AppliesTo::Everywhere),
         Check::new(
             "l5d-identity-issuer-cert-not-expiring-soon",
             "the issuer is valid for another 60 days",
             NEW_ISSUER,
-            |facts| {
-                with_certificates(&facts.trust.issuer, |chain| check_expiry(chain, facts.now))
-            },
+            |facts| with_issuer(facts, |chain| check_expiry(chain, facts.now)),
         )
         .applies_to(AppliesTo::Everywhere),
         Check::new(
@@ -117,6 +119,12 @@ pub(super) const CATEGORY: Category = Category {
             issued_by_anchor,
         )
         .applies_to(AppliesTo::Everywhere),
+        Check::new(
+            "anchor-rotation",
+            "no rotation of the trust anchor is in progress",
+            "meshctl identity rotate --status shows its steps and what they wait for; meshctl identity rotate continues it",
+            rotation,
+        ),
         Check::new(
             "trust-roots-published",
             "running proxies take trust anchors from the identity service only",
@@ -173,6 +181,35 @@ fn with_certificates(
         .map(|der| certificate::parse(der, "the certificate"))
         .collect();
     Ok(outcome(&certificates?))
+}
+
+/// Leaves out the cross-certificates of the current anchors, which no proxy with these anchors
+/// needs, and which the identity service leaves out once they have expired.
+fn with_issuer(facts: &Facts, outcome: impl Fn(&[X509Certificate<'_>]) -> Outcome) -> CheckResult {
+    let anchors = facts.trust.anchors.iter().flatten();
+    let anchors: Vec<_> = anchors
+        .filter_map(|der| certificate::parse(der, "an anchor").ok())
+        .collect();
+    with_certificates(&facts.trust.issuer, |chain| {
+        let needed = chain.iter().enumerate().filter(|(above, one)| {
+            let mut anchors = anchors.iter();
+            *above == 0 || !anchors.any(|anchor| anchor.public_key() == one.public_key())
+        });
+        let needed: Vec<_> = needed.map(|(_, one)| one.clone()).collect();
+        outcome(&needed)
+    })
+}
+
+/// Names a rotation in progress and what it waits for.
+fn rotation(facts: &Facts) -> CheckResult {
+    let Some(found) = InProgress::read(facts, &Hints::default())? else {
+        return Ok(Outcome::ok(""));
+    };
+    let mut text = found.summary(facts.clock());
+    if found.is_partial {
+        text += "; meshctl check --proxy inspects all workloads";
+    }
+    Ok(Outcome::warn(text))
 }
 
 /// Removes an anchor from the bundle, by way of a file in the current directory.

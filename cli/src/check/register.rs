@@ -2,8 +2,8 @@
 
 use super::framework::{Category, Check};
 use super::{
-    agents, control_plane, data_plane, identity, kubernetes, machine, policy, repairs, setup,
-    versions, viz, webhook,
+    agents, control_plane, data_plane, identity, kubernetes, machine, multicluster, policy,
+    repairs, setup, versions, viz, webhook,
 };
 
 /// All checks, in the order of the output.
@@ -27,6 +27,7 @@ pub(crate) const CATEGORIES: &[Category] = &[
     control_plane::HA,
     viz::EXTENSION,
     viz::DATA_PLANE,
+    multicluster::CATEGORY,
 ];
 
 /// Returns all checks in the order of the output. A check may be part of two categories.

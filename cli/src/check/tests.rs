@@ -16,8 +16,10 @@ mod consequences;
 mod edits;
 mod faults;
 mod fixture;
+mod multicluster;
 mod objects;
 mod planted;
+mod rotation;
 mod unlisted;
 mod viz;
 
@@ -30,6 +32,8 @@ fn all_faults() -> impl Iterator<Item = &'static Fault> {
         unlisted::FAULTS,
         classes::FAULTS,
         viz::FAULTS,
+        multicluster::FAULTS,
+        rotation::FAULTS,
     ];
     all.into_iter().flatten()
 }

@@ -23,15 +23,24 @@ impl Cluster {
         pod: &str,
         port: u16,
     ) -> anyhow::Result<Connection> {
+        self.forward_within(namespace, pod, port, CONNECT_TIMEOUT)
+            .await
+    }
+
+    /// Like [`Self::forward`], with a limit of the caller.
+    pub(crate) async fn forward_within(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+        timeout: Duration,
+    ) -> anyhow::Result<Connection> {
         let what = format!("reach port {port} of pod {namespace}/{pod}");
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let ports = [port];
-        let forwarder = tokio::time::timeout(CONNECT_TIMEOUT, pods.portforward(pod, &ports)).await;
+        let forwarder = tokio::time::timeout(timeout, pods.portforward(pod, &ports)).await;
         let forwarder = forwarder.map_err(|_elapsed| {
-            Failure::TimedOut(format!(
-                "cannot {what}: no response within {} s",
-                CONNECT_TIMEOUT.as_secs()
-            ))
+            Failure::TimedOut(format!("cannot {what}: no response within {timeout:?}"))
         })?;
         let mut forwarder = forwarder.map_err(|error| error::failed(&what, error))?;
         let io = forwarder

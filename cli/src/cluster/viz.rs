@@ -1,16 +1,20 @@
 //! Finds the viz extension in a cluster.
 
 use kube::api::ListParams;
-use mesh_k8s::kinds::{Namespace, Pod, ResourceExt};
+use mesh_core::annotation;
+use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
+use super::extension::Extension;
 use super::{Cluster, error};
 use crate::clients::metrics_api::{self, MetricsApi};
 use crate::exit::Failure;
 use crate::resource::Scope;
 
-/// The label of the extension's namespace, as in Linkerd.
-const EXTENSION: &str = "linkerd.io/extension=viz";
+const VIZ: Extension = Extension {
+    name: annotation::VIZ,
+    flag: "--viz-namespace",
+};
 
 /// A part of the extension.
 #[derive(Clone, Copy)]
@@ -18,26 +22,26 @@ struct Component {
     name: &'static str,
     /// The label of its pods, as in Linkerd.
     label: &'static str,
-    /// What to do if it has none.
-    instead: &'static str,
+    /// What to do if it has none; by default, to install the extension.
+    instead: Option<&'static str>,
 }
 
 const METRICS_API: Component = Component {
     name: "the metrics API",
     label: "component=metrics-api",
-    instead: INSTALL,
+    instead: None,
 };
 
 const PROMETHEUS: Component = Component {
     name: "Prometheus",
     label: "component=prometheus",
-    instead: "name the URL of the one that scrapes the proxies with --prometheus-url",
+    instead: Some("name the URL of the one that scrapes the proxies with --prometheus-url"),
 };
 
 const DASHBOARD: Component = Component {
     name: "the dashboard",
     label: "component=web",
-    instead: INSTALL,
+    instead: None,
 };
 
 impl Cluster {
@@ -66,17 +70,6 @@ impl Cluster {
         self.viz_pod(namespace, DASHBOARD).await
     }
 
-    async fn viz_namespace(&self) -> anyhow::Result<String> {
-        let params = ListParams::default().labels(EXTENSION);
-        let api = kube::Api::<Namespace>::all(self.client.clone());
-        let found = api.list(&params).await.map_err(|error| {
-            let what = "find the namespace of the viz extension (--viz-namespace names it)";
-            error::failed(what, error)
-        })?;
-        let names: Vec<String> = found.iter().map(ResourceExt::name_any).collect();
-        Ok(only_namespace(names)?)
-    }
-
     /// Returns the namespace and the name of a ready pod of a component.
     async fn viz_pod(
         &self,
@@ -85,7 +78,7 @@ impl Cluster {
     ) -> anyhow::Result<(String, String)> {
         let namespace = match namespace {
             Some(namespace) => namespace.to_owned(),
-            None => self.viz_namespace().await?,
+            None => self.extension_namespace(VIZ).await?,
         };
         let Component {
             name,
@@ -101,54 +94,15 @@ impl Cluster {
             .find(|it| pod::is_ready(it) && !pod::is_terminal(it));
         match ready {
             Some(pod) => Ok((namespace, pod.name_any())),
-            None if pods.is_empty() => Err(Failure::Unreachable(format!(
-                "namespace {namespace} has no pod of {name}: {instead}"
-            ))
-            .into()),
+            None if pods.is_empty() => {
+                let instead = instead.map_or_else(|| VIZ.install(), str::to_owned);
+                let text = format!("namespace {namespace} has no pod of {name}: {instead}");
+                Err(Failure::Unreachable(text).into())
+            }
             None => Err(Failure::Unreachable(format!(
                 "no pod of {name} is ready; `kubectl -n {namespace} describe pods -l {label}` shows the reason"
             ))
             .into()),
         }
-    }
-}
-
-const INSTALL: &str = "install it with `meshctl viz install | kubectl apply -f -`, or name its namespace with --viz-namespace";
-
-/// Returns the namespace of the extension. A cluster has only one extension.
-fn only_namespace(mut names: Vec<String>) -> Result<String, Failure> {
-    match (names.pop(), names.is_empty()) {
-        (Some(name), true) => Ok(name),
-        (None, _) => Err(Failure::Unreachable(format!(
-            "the viz extension is not installed (no namespace has the label {EXTENSION}): {INSTALL}"
-        ))),
-        (Some(last), false) => {
-            names.push(last);
-            Err(Failure::Input(format!(
-                "several namespaces have the label {EXTENSION} ({}): select one with --viz-namespace",
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn extension_is_in_one_namespace() {
-        let find = |names: &[&str]| {
-            let names = names.iter().map(|name| (*name).to_owned());
-            only_namespace(names.collect())
-        };
-        assert_eq!(find(&["linkerd-viz"]).unwrap(), "linkerd-viz");
-        let missing = find(&[]).unwrap_err().to_string();
-        assert!(
-            missing.contains("meshctl viz install | kubectl apply -f -"),
-            "{missing}"
-        );
-        let several = find(&["a", "b"]).unwrap_err().to_string();
-        assert!(several.contains("(a, b): select one"), "{several}");
     }
 }

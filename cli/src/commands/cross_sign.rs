@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Returns a certificate of the new anchor's name and key that the old anchor has signed, in PEM.
 /// It expires with the anchor that expires first.
-fn cross_certificate(
+pub(super) fn cross_certificate(
     old: &str,
     old_key: &str,
     new: &str,

@@ -1,5 +1,7 @@
 //! `meshctl identity`.
 
+mod rotate;
+
 use std::fmt::Write;
 
 use anyhow::Context;
@@ -7,7 +9,6 @@ use serde::Serialize;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::clients::tls;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
@@ -17,11 +18,18 @@ use crate::resource::MeshPod;
 const EXAMPLES: &str = "\
 Examples:
   meshctl identity demo/web-0 -o json
-  meshctl identity -n shop -l app=web";
+  meshctl identity -n shop -l app=web
+  meshctl identity rotate --help";
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// NAME or NAMESPACE/NAME
     #[arg(required_unless_present = "selector")]
     pods: Vec<String>,
@@ -30,6 +38,12 @@ pub(crate) struct Args {
     selector: Option<String>,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Replace the trust anchor of running proxies, step by step
+    Rotate(Box<rotate::Args>),
 }
 
 #[derive(Serialize)]
@@ -57,6 +71,9 @@ struct Certificate {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
+    if let Some(Command::Rotate(args)) = &args.command {
+        return Box::pin(rotate::run(args, global)).await;
+    }
     let mesh = Mesh::find(global).await?;
     let mut pods = Vec::new();
     for pod in select_pods(args, global, &mesh).await? {
@@ -97,21 +114,9 @@ async fn select_pods(args: &Args, global: &Global, mesh: &Mesh) -> anyhow::Resul
 }
 
 async fn fetch_chain(mesh: &Mesh, pod: &MeshPod) -> anyhow::Result<PresentedChain> {
-    let port = pod.admin_port()?;
-    let control = pod
-        .control_namespace
-        .as_deref()
-        .with_context(|| format!("pod {pod} has no label for its control plane"))?;
-    let name = mesh_core::identity::service_account(
-        &pod.service_account,
-        &pod.namespace,
-        control,
-        &mesh.trust_domain().await,
-    );
-    let connection = mesh.connect(pod, port).await?;
-    let chain = tls::fetch_chain(connection, &name)
-        .await
-        .with_context(|| format!("fetch the certificate of the proxy of {pod}"))?;
+    let chain = mesh
+        .presented_chain(pod, &mesh.trust_domain().await)
+        .await?;
     Ok(PresentedChain {
         pod: pod.to_string(),
         chain: chain

@@ -1,6 +1,6 @@
 //! Names of the objects and components that facts are about.
 
-use mesh_k8s::inject;
+use mesh_k8s::{inject, trust};
 
 /// The components by the label of their pods; each is a Deployment `linkerd-NAME`.
 pub(crate) const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-injector"];
@@ -10,7 +10,7 @@ pub(crate) const COMPONENTS: [&str; 3] = ["identity", "destination", "proxy-inje
 pub(crate) const TRUST_ROOTS: &str = inject::TRUST_ROOTS_CONFIG_MAP;
 pub(crate) const BUNDLE_KEY: &str = inject::TRUST_ROOTS_KEY;
 /// The ConfigMap where the identity service keeps the anchors that it sends, and their number.
-pub(crate) const TRUST_BUNDLE: &str = "linkerd-identity-trust-bundle";
+pub(crate) const TRUST_BUNDLE: &str = trust::BUNDLE_CONFIG_MAP;
 
 /// The registration of the injector's webhook.
 pub(crate) const INJECTOR_REGISTRATION: &str = "linkerd-proxy-injector-webhook-config";

@@ -106,6 +106,17 @@ async fn is_account_allowed(
         agent::NAME => facts.agent_namespace(),
         _ => cluster.control_namespace.clone(),
     };
+    let attributes = attributes(cluster, permission);
+    may(cluster, &namespace, account, attributes).await
+}
+
+/// Returns whether a ServiceAccount has a permission.
+pub(super) async fn may(
+    cluster: &Cluster,
+    namespace: &str,
+    account: &str,
+    attributes: ResourceAttributes,
+) -> Fact<bool> {
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(format!("system:serviceaccount:{namespace}:{account}")),
@@ -114,7 +125,7 @@ async fn is_account_allowed(
                 format!("system:serviceaccounts:{namespace}"),
                 "system:authenticated".to_owned(),
             ]),
-            resource_attributes: Some(attributes(cluster, permission)),
+            resource_attributes: Some(attributes),
             ..Default::default()
         },
         ..Default::default()

@@ -2,7 +2,8 @@
 
 use mesh_core::exposition;
 use mesh_k8s::kinds::Pod;
-use mesh_k8s::pod::PROXY_CONTAINER;
+use mesh_k8s::pod::{self, PROXY_CONTAINER};
+use mesh_k8s::values::Values;
 
 use crate::clients::{self, http, tls};
 use crate::facts::containers::can_respond;
@@ -17,49 +18,15 @@ const WEBHOOK_PORT: u16 = 8443;
 
 pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
-    let all_proxies = facts.environment == Environment::LocalNode
-        || facts.mode == Mode::Installed { proxies: true };
-    // If the pods cannot be listed, their own check reports it. The owners are not used here.
-    let live: Vec<&Pod> = facts.live_pods().map(Iterator::collect).unwrap_or_default();
-    let pods: Vec<MeshPod> = live.iter().map(|pod| MeshPod::new(pod, &[])).collect();
-    let own: Vec<(&Pod, &MeshPod)> = live
-        .iter()
-        .copied()
-        .zip(&pods)
-        .filter(|(object, pod)| {
-            pod.namespace == control && pod.component.is_some() && !facts.is_on_unready_node(object)
-        })
-        .collect();
-    let queried = live.iter().zip(&pods).filter(|(object, pod)| {
-        let wanted =
-            pod.namespace == control || all_proxies && facts.scope.contains(&pod.namespace);
-        let runs = pod.ip.is_some()
-            && can_respond(object, PROXY_CONTAINER)
-            && !facts.is_on_unready_node(object);
-        pod.is_meshed() && runs && wanted
-    });
-    let queried = queried.map(|(object, pod)| {
-        // Pods of the control plane are checked whatever their age, because nothing works without
-        // them.
-        let new = pod.namespace != control && facts.is_new(object);
-        proxy(mesh, pod, new)
-    });
-    let controllers = own.iter().flat_map(|(object, pod)| {
-        let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
-            pod.component.as_deref() == Some(component)
-                && pod.containers.iter().any(|container| container == name)
-                // `control-plane-containers` reports why a container does not run.
-                && can_respond(object, name)
-        });
-        of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
-    });
-    let injectors = own
-        .iter()
+    // If the pods cannot be listed, their own check reports it.
+    let pods = facts.live_pods().map(Iterator::collect);
+    let pods = with_records(pods.unwrap_or_default());
+    let injectors = own(facts, &pods)
         .filter(|(_, pod)| pod.component.as_deref() == Some(COMPONENTS[2]) && pod.ready);
     let injectors = injectors.map(|(_, pod)| presented_chain(mesh, pod, &control));
     let (proxies, controllers, injectors, agents) = tokio::join!(
-        clients::concurrently(queried),
-        clients::concurrently(controllers),
+        proxies(mesh, facts, &pods),
+        controllers(mesh, facts, &pods),
         clients::concurrently(injectors),
         mesh.agents()
     );
@@ -77,22 +44,100 @@ pub(super) async fn query(mesh: &Mesh, facts: &mut Facts) {
         .collect();
 }
 
+/// Queries what follows a rotation of the trust anchor, also in pods that are being deleted.
+pub(super) async fn query_rotation(mesh: &Mesh, facts: &mut Facts) {
+    let pods = facts.objects.pods.as_deref().unwrap_or_default().iter();
+    let pods = with_records(pods.filter(|pod| !pod::is_terminal(pod)).collect());
+    // In this order: a certificate that a proxy presents then is not from before the issuer that a
+    // replica reports.
+    let controllers = controllers(mesh, facts, &pods).await;
+    let proxies = proxies(mesh, facts, &pods).await;
+    (facts.controllers, facts.proxies) = (controllers, proxies);
+}
+
+/// Adds the properties of each pod. The owners are not used here.
+fn with_records(pods: Vec<&Pod>) -> Vec<(&Pod, MeshPod)> {
+    let pods = pods.into_iter();
+    pods.map(|pod| (pod, MeshPod::new(pod, &[]))).collect()
+}
+
+/// Returns the pods of the control plane that can be queried.
+fn own<'a>(
+    facts: &'a Facts,
+    pods: &'a [(&'a Pod, MeshPod)],
+) -> impl Iterator<Item = &'a (&'a Pod, MeshPod)> {
+    pods.iter().filter(|(object, pod)| {
+        pod.namespace == facts.control_namespace
+            && pod.component.is_some()
+            && !facts.is_on_unready_node(object)
+    })
+}
+
+async fn proxies(mesh: &Mesh, facts: &Facts, pods: &[(&Pod, MeshPod)]) -> Vec<Proxy> {
+    let control = &facts.control_namespace;
+    let all_proxies = facts.environment == Environment::LocalNode
+        || matches!(
+            facts.mode,
+            Mode::Installed { proxies: true } | Mode::Rotation
+        );
+    // Chains are of interest only while they change.
+    let has_rotation = facts.objects.rotation.as_ref().is_ok_and(Option::is_some);
+    let chains = has_rotation || facts.mode == Mode::Rotation;
+    let trust_domain = facts.values().ok().map(Values::trust_domain);
+    let trust_domain = trust_domain.filter(|_| chains);
+    let queried = pods.iter().filter(|(object, pod)| {
+        let wanted =
+            pod.namespace == *control || all_proxies && facts.scope.contains(&pod.namespace);
+        let runs = pod.ip.is_some()
+            && can_respond(object, PROXY_CONTAINER)
+            && !facts.is_on_unready_node(object);
+        pod.is_meshed() && runs && wanted
+    });
+    let queried = queried.map(|(object, pod)| {
+        // Pods of the control plane are checked whatever their age, because nothing works without
+        // them.
+        let new = pod.namespace != *control && facts.is_new(object);
+        proxy(mesh, pod, new, trust_domain)
+    });
+    clients::concurrently(queried).await
+}
+
+async fn controllers(mesh: &Mesh, facts: &Facts, pods: &[(&Pod, MeshPod)]) -> Vec<Controller> {
+    let controllers = own(facts, pods).flat_map(|(object, pod)| {
+        let of_pod = ADMIN_PORTS.iter().filter(|(component, name, _)| {
+            pod.component.as_deref() == Some(component)
+                && pod.containers.iter().any(|container| container == name)
+                // `control-plane-containers` reports why a container does not run.
+                && can_respond(object, name)
+        });
+        of_pod.map(|(_, name, port)| controller(mesh, pod, name, *port))
+    });
+    clients::concurrently(controllers).await
+}
+
 fn text<T>(result: anyhow::Result<T>) -> Fact<T> {
     result.map_err(|error| format!("{error:#}"))
 }
 
-async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool) -> Proxy {
+async fn proxy(mesh: &Mesh, pod: &MeshPod, new: bool, trust_domain: Option<&str>) -> Proxy {
     let get = async |path: &str| {
         let connection = mesh.connect(pod, pod.admin_port()?).await?;
         http::get(connection, "the admin port", path).await
     };
-    let (ready, scrape) = tokio::join!(get("/ready"), get("/metrics"));
+    let chain = async {
+        match trust_domain {
+            Some(domain) => Some(text(mesh.presented_chain(pod, domain).await)),
+            None => None,
+        }
+    };
+    let (ready, scrape, chain) = tokio::join!(get("/ready"), get("/metrics"), chain);
     Proxy {
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),
         is_new: new,
         ready: text(ready.map(|_body| ())),
         metrics: text(scrape.map(|body| exposition::parse(&body))),
+        chain,
     }
 }
 

@@ -7,7 +7,6 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::{ConfigMap, Lease, Pod, ValidatingWebhookConfiguration};
 use serde_json::Value;
 
-use super::within;
 use crate::analyze::kinds::{Kind, POLICIES, WORKLOADS};
 use crate::clients;
 use crate::cluster::Cluster;
@@ -20,12 +19,21 @@ use crate::facts::{Fact, Facts, Mode, ValidatorObjects};
 use crate::resource::Scope;
 
 /// The API groups that the mesh uses.
-const GROUPS: [&str; 4] = [
+const GROUPS: [&str; 5] = [
     "policy.linkerd.io",
     "linkerd.io",
     "workload.linkerd.io",
+    "multicluster.linkerd.io",
     "gateway.networking.k8s.io",
 ];
+
+/// Returns the list parameters for all objects of a namespace.
+pub(super) fn within(namespace: &str) -> (Scope, ListParams) {
+    (
+        Scope::Namespace(namespace.to_owned()),
+        ListParams::default(),
+    )
+}
 
 /// Returns the kinds and versions that the API server serves. Any user may read discovery.
 pub(super) async fn served(cluster: &Cluster) -> Fact<BTreeSet<String>> {
@@ -58,7 +66,6 @@ pub(super) async fn served(cluster: &Cluster) -> Fact<BTreeSet<String>> {
 pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     let control = facts.control_namespace.clone();
     let (own, all) = (within(&control), (Scope::All, ListParams::default()));
-    let by_name = ListParams::default().fields(&format!("metadata.name={TRUST_ROOTS}"));
     let objects = &mut facts.objects;
     let configuration = Api::all(cluster.client.clone());
     let first = async {
@@ -102,16 +109,16 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
     };
     let third = async {
         let (trust_roots, trust_bundle, secret, cilium, policies, validators) = tokio::join!(
-            cluster.list(&all.0, by_name),
-            cluster.control_object(TRUST_BUNDLE),
+            trust_roots(cluster, &all.0),
+            trust_bundle(cluster),
             cluster.control_object(INJECTOR_SECRET),
             cilium(cluster),
             policies(cluster),
             clients::concurrently(VALIDATORS.map(|names| validator(cluster, names))),
         );
         (
-            to_fact("list the ConfigMaps of trust roots", trust_roots),
-            to_fact("read ConfigMap linkerd-identity-trust-bundle", trust_bundle),
+            trust_roots,
+            trust_bundle,
             to_fact("read the injector's Secret", secret),
             cilium,
             policies,
@@ -187,6 +194,19 @@ pub(super) async fn config(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
     )
 }
 
+/// Returns the ConfigMaps with trust anchors.
+pub(super) async fn trust_roots(cluster: &Cluster, scope: &Scope) -> Fact<Vec<ConfigMap>> {
+    let by_name = ListParams::default().fields(&format!("metadata.name={TRUST_ROOTS}"));
+    let found = cluster.list(scope, by_name).await;
+    to_fact("list the ConfigMaps of trust roots", found)
+}
+
+/// Returns the ConfigMap with the anchors that the identity service sends.
+pub(super) async fn trust_bundle(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
+    let found = cluster.control_object(TRUST_BUNDLE).await;
+    to_fact("read ConfigMap linkerd-identity-trust-bundle", found)
+}
+
 pub(super) async fn cilium(cluster: &Cluster) -> Fact<Option<ConfigMap>> {
     let config = config_map(cluster, "cilium-config").await;
     to_fact("read Cilium's configuration", config)
@@ -205,7 +225,7 @@ pub(super) async fn policies(cluster: &Cluster) -> Fact<Vec<Value>> {
     json(cluster, &POLICIES).await
 }
 
-async fn json(cluster: &Cluster, kinds: &[Kind]) -> Fact<Vec<Value>> {
+pub(super) async fn json(cluster: &Cluster, kinds: &[Kind]) -> Fact<Vec<Value>> {
     let read = cluster.list_json(kinds.iter().copied()).await;
     read.map(|objects| objects.items)
         .map_err(|error| format!("{error:#}"))

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use mesh_k8s::kinds::{ResourceExt, Secret};
+use mesh_k8s::trust::{ISSUER_SECRET, ROTATION_SECRET};
 use mesh_local::pki;
 
 use crate::certificate::read_pem;
@@ -12,8 +13,6 @@ use crate::cluster::error::to_fact;
 use crate::facts::names::{BUNDLE_KEY, TRUST_ROOTS};
 use crate::facts::{Fact, Facts, Trust, fact_ref};
 use crate::node::Node;
-
-const ISSUER: &str = "linkerd-identity-issuer";
 
 pub(super) fn of_node(node: &Node) -> Trust {
     let pki = node.paths.pki();
@@ -37,27 +36,34 @@ fn check_key(chain: &Fact<Vec<Vec<u8>>>, key: &[u8]) -> Fact<()> {
         .map_err(|reason| format!("the issuer's key does not match its certificate: {reason}"))
 }
 
-pub(super) async fn of_cluster(cluster: &Cluster, facts: &Facts) -> Trust {
-    let secret = cluster.control_object::<Secret>(ISSUER).await;
-    let secret = to_fact(&format!("read Secret {ISSUER}"), secret).and_then(|secret| {
+/// Reads anchors and issuer, and the Secret of a rotation.
+pub(super) async fn of_cluster(cluster: &Cluster, facts: &mut Facts) {
+    let (secret, rotation) = tokio::join!(
+        cluster.control_object::<Secret>(ISSUER_SECRET),
+        cluster.control_object::<Secret>(ROTATION_SECRET),
+    );
+    let secret = to_fact(&format!("read Secret {ISSUER_SECRET}"), secret);
+    facts.objects.issuer = fact_ref(&secret).map(|secret| Some(secret.as_ref()?.metadata.clone()));
+    facts.objects.rotation = to_fact(&format!("read Secret {ROTATION_SECRET}"), rotation);
+    let secret = secret.and_then(|secret| {
         secret.ok_or_else(|| {
             format!(
-                "namespace {} has no Secret {ISSUER}",
+                "namespace {} has no Secret {ISSUER_SECRET}",
                 cluster.control_namespace
             )
         })
     });
     let chain = fact_ref(&secret).and_then(|secret| {
         let text = entry(secret, ["crt.pem", "tls.crt"])?;
-        read_pem(&text, &format!("Secret {ISSUER}"))
+        read_pem(&text, &format!("Secret {ISSUER_SECRET}"))
     });
-    Trust {
+    facts.trust = Trust {
         anchors: anchors(facts),
         key: fact_ref(&secret)
             .and_then(|secret| entry(secret, ["key.pem", "tls.key"]))
             .and_then(|key| check_key(&chain, &key)),
         issuer: chain,
-    }
+    };
 }
 
 /// Returns the entry of a Secret under Linkerd's key, or under the key of type kubernetes.io/tls.
@@ -76,7 +82,8 @@ fn entry(secret: &Secret, keys: [&str; 2]) -> Fact<Vec<u8>> {
     })
 }
 
-fn anchors(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
+/// Returns the trust anchors of the control plane.
+pub(super) fn anchors(facts: &Facts) -> Fact<Vec<Vec<u8>>> {
     let maps = fact_ref(&facts.objects.trust_roots)?;
     let own = maps
         .iter()

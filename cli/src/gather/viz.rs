@@ -11,7 +11,7 @@ use mesh_k8s::kinds::{
 use mesh_k8s::pod;
 use serde::de::DeserializeOwned;
 
-use super::{objects, within};
+use super::objects::{self, within};
 use crate::clients::metrics_api::MetricsApi;
 use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;

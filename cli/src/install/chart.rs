@@ -8,7 +8,7 @@ use anyhow::Context;
 /// Paths below `helm/` and the contents of the files.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/charts.rs"));
 
-/// A template that is added to the control plane's chart and renders the merged values.
+/// A template that is added to a chart and renders the merged values.
 const VALUES_TEMPLATE: &str = "apiVersion: meshctl/v1\nkind: Values\nmetadata:\n  name: values\nvalues: {{ toJson .Values }}\n";
 
 /// The kind of the document that [`VALUES_TEMPLATE`] renders.
@@ -19,6 +19,9 @@ pub(crate) enum Chart {
     Crds,
     ControlPlane,
     Viz,
+    Multicluster,
+    /// The service mirror of one Link.
+    MulticlusterLink,
 }
 
 impl Chart {
@@ -28,6 +31,8 @@ impl Chart {
             Self::Crds => "linkerd-crds",
             Self::ControlPlane => "linkerd-control-plane",
             Self::Viz => "linkerd-viz",
+            Self::Multicluster => "linkerd-multicluster",
+            Self::MulticlusterLink => "linkerd-multicluster-link",
         }
     }
 
@@ -37,7 +42,7 @@ impl Chart {
         for (path, text) in self.files() {
             write(&directory.join(path), text)?;
         }
-        if self == Self::ControlPlane {
+        if matches!(self, Self::ControlPlane | Self::Multicluster) {
             write(
                 &chart.join("templates/meshctl-values.yaml"),
                 VALUES_TEMPLATE,
@@ -68,7 +73,13 @@ mod tests {
 
     #[test]
     fn charts_are_embedded() {
-        for chart in [Chart::Crds, Chart::ControlPlane, Chart::Viz] {
+        for chart in [
+            Chart::Crds,
+            Chart::ControlPlane,
+            Chart::Viz,
+            Chart::Multicluster,
+            Chart::MulticlusterLink,
+        ] {
             let names: Vec<&str> = chart.files().map(|(path, _)| path).collect();
             for file in [
                 "Chart.yaml",

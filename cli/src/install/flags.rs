@@ -282,10 +282,10 @@ impl ProxyFlags {
 
 /// Values that are set by dotted paths.
 #[derive(Debug, Default)]
-pub(super) struct Overlay(Map<String, Value>);
+pub(crate) struct Overlay(Map<String, Value>);
 
 impl Overlay {
-    pub(super) fn set(&mut self, path: &str, value: Option<impl Into<Value>>) {
+    pub(crate) fn set(&mut self, path: &str, value: Option<impl Into<Value>>) {
         let Some(value) = value else {
             return;
         };
@@ -303,7 +303,7 @@ impl Overlay {
         parent.insert(last.to_owned(), value.into());
     }
 
-    pub(super) fn into_value(self) -> Option<Value> {
+    pub(crate) fn into_value(self) -> Option<Value> {
         (!self.0.is_empty()).then_some(Value::Object(self.0))
     }
 }

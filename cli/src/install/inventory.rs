@@ -8,6 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use mesh_core::annotation::{CONTROL_PLANE_NS, EXTENSION};
 use serde_json::json;
 
+use super::Chart;
 use super::manifest::{Manifest, ObjectName};
 use crate::cluster::{Cluster, error};
 
@@ -51,11 +52,12 @@ const POLICY: &str = "policy.linkerd.io";
 const DEFINITION: &str = "CustomResourceDefinition";
 const NAMESPACE: &str = "Namespace";
 
-/// Objects that controllers create and use as long as the mesh is installed; they are not part of
-/// the manifests.
-const CREATED_BY_CONTROLLERS: [&str; 5] = [
+/// Objects that controllers and `meshctl identity rotate` create and use; they are not part of the
+/// manifests.
+const CREATED_BY_CONTROLLERS: [&str; 6] = [
     "linkerd-config-overrides",
     "linkerd-identity-issuer",
+    "linkerd-identity-rotation",
     "linkerd-identity-trust-roots",
     "linkerd-proxy-injector-k8s-tls",
     "linkerd-trust-anchor",
@@ -81,7 +83,29 @@ pub(crate) async fn list_extension(
     extension: &str,
     namespace: &str,
 ) -> anyhow::Result<Vec<ObjectRef>> {
-    let mut found = list_labelled(cluster, &format!("{EXTENSION}={extension}")).await?;
+    list_in(cluster, &format!("{EXTENSION}={extension}"), namespace).await
+}
+
+/// Returns the objects of an extension that a chart has, and none that other commands printed for
+/// it, such as `multicluster allow`.
+pub(crate) async fn list_chart(
+    cluster: &Cluster,
+    chart: Chart,
+    extension: &str,
+    namespace: &str,
+) -> anyhow::Result<Vec<ObjectRef>> {
+    let release = chart.name();
+    let label = format!("{EXTENSION}={extension},app.kubernetes.io/instance={release}");
+    list_in(cluster, &label, namespace).await
+}
+
+/// Returns the objects of the cluster, and of the namespace of an extension.
+async fn list_in(
+    cluster: &Cluster,
+    label: &str,
+    namespace: &str,
+) -> anyhow::Result<Vec<ObjectRef>> {
+    let mut found = list_labelled(cluster, label).await?;
     found.retain(|found| match &found.name.namespace {
         None => found.name.kind != NAMESPACE || found.name.name == namespace,
         // The permission to read the configuration of the API server.

@@ -1,16 +1,21 @@
 //! Checks a cluster before manifests are rendered for it, and detects the values that it needs.
 
+use std::time::Duration;
+
 use anyhow::{anyhow, bail};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use mesh_k8s::kinds::{ConfigMap, EndpointSlice, Secret, Service};
+use mesh_k8s::kinds::{ConfigMap, Deployment, EndpointSlice, Secret, Service};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::flags::Overlay;
 use super::overrides::{self, Overrides};
 use crate::cluster::{Cluster, Namespaced, error};
 use crate::exit::Failure;
 use crate::global::Global;
+use crate::output::progress::Progress;
+use crate::resource::Scope;
 
 /// The oldest supported version of Kubernetes, with native sidecars, CEL rules and EndpointSlices;
 /// the charts require the same.
@@ -119,6 +124,72 @@ pub(crate) async fn is_helm_release(
     Ok(!found.items.is_empty())
 }
 
+/// Refuses a release of Helm: Helm does not change objects that it did not create, and its next
+/// upgrade would undo what `kubectl apply` has changed.
+pub(crate) async fn ensure_no_helm_release(
+    cluster: &Cluster,
+    namespace: &str,
+    release: &str,
+) -> anyhow::Result<()> {
+    if is_helm_release(cluster, namespace, release).await? {
+        bail!(Failure::Input(format!(
+            "namespace {namespace} has an extension that Helm installed: use `helm upgrade`, or --ignore-cluster to render anyway"
+        )));
+    }
+    Ok(())
+}
+
+/// Waits until the controllers that a meshed pod needs are available.
+pub(crate) async fn wait_for_controllers(cluster: &Cluster, wait: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + wait;
+    let namespace = &cluster.control_namespace;
+    let scope = Scope::Namespace(namespace.clone());
+    let mut progress = Progress::new("waiting for the controllers");
+    loop {
+        let deployments = cluster.list::<Deployment>(&scope, ListParams::default());
+        let deployments = progress.run(deployments).await;
+        let deployments =
+            deployments.map_err(|error| error::failed("list the controllers", error))?;
+        let missing = unavailable(&deployments);
+        if missing.is_empty() {
+            progress.clear();
+            return Ok(());
+        }
+        let missing = missing.join(", ");
+        if Instant::now() >= deadline {
+            progress.clear();
+            bail!(Failure::TimedOut(format!(
+                "{missing} in namespace {namespace} not available, so pods of the extension would get no proxy: `meshctl check` says why; --ignore-cluster renders anyway"
+            )));
+        }
+        progress.set_text(&format!("waiting for {missing}"));
+        progress.run(tokio::time::sleep(RETRY_INTERVAL)).await;
+    }
+}
+
+/// The time between two queries; each takes as long as a list of Deployments.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Without the first two a proxy does not start, and without the last one a pod gets none.
+const CONTROLLERS: [&str; 3] = [
+    "linkerd-destination",
+    "linkerd-identity",
+    "linkerd-proxy-injector",
+];
+
+/// Returns the controllers without an available replica.
+fn unavailable(deployments: &[Deployment]) -> Vec<&'static str> {
+    let is_available = |name: &&str| {
+        deployments.iter().any(|deployment| {
+            let status = deployment.status.as_ref();
+            let replicas = status.and_then(|status| status.available_replicas);
+            deployment.metadata.name.as_deref() == Some(name) && replicas > Some(0)
+        })
+    };
+    let missing = CONTROLLERS.into_iter().filter(|name| !is_available(name));
+    missing.collect()
+}
+
 /// Returns the values of the installation.
 pub(crate) async fn stored_overrides(cluster: &Cluster) -> anyhow::Result<Overrides> {
     let namespace = &cluster.control_namespace;
@@ -211,7 +282,55 @@ fn unreachable(error: kube::Error, server: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use kube::Client;
+    use mesh_test_support::kube_api::ScriptedApi;
+    use serde_json::json;
+
     use super::*;
+
+    const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/linkerd/deployments";
+
+    fn list(available: [Option<i32>; 3]) -> Value {
+        let items = CONTROLLERS.iter().zip(available).map(|(name, replicas)| {
+            json!({
+                "metadata": { "name": name, "namespace": "linkerd" },
+                "status": { "availableReplicas": replicas },
+            })
+        });
+        let items: Vec<Value> = items.collect();
+        json!({ "apiVersion": "apps/v1", "kind": "DeploymentList", "metadata": {}, "items": items })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn controllers_are_awaited_for_the_given_time() {
+        let api = ScriptedApi::default();
+        let cluster = Cluster {
+            client: Client::new(api.service("meshctl"), "default"),
+            context: "test".to_owned(),
+            server: "https://test".to_owned(),
+            namespace: "default".to_owned(),
+            control_namespace: "linkerd".to_owned(),
+        };
+        api.put(DEPLOYMENTS, list([Some(1), None, Some(0)]));
+        let start = Instant::now();
+        let wait = Duration::from_secs(30);
+        let error = wait_for_controllers(&cluster, wait).await.unwrap_err();
+        let missing = "linkerd-identity, linkerd-proxy-injector in namespace linkerd";
+        assert!(error.to_string().contains(missing), "{error}");
+        assert!(matches!(error.downcast_ref(), Some(Failure::TimedOut(_))));
+        let waited = start.elapsed();
+        assert!(
+            waited >= wait && waited < wait + RETRY_INTERVAL,
+            "{waited:?}"
+        );
+        let become_ready = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            api.put(DEPLOYMENTS, list([Some(1); 3]));
+        };
+        let (awaited, ()) = tokio::join!(wait_for_controllers(&cluster, wait), become_ready);
+        awaited.unwrap();
+        assert!(start.elapsed() < waited + Duration::from_secs(10));
+    }
 
     #[test]
     fn default_ports_need_no_value() {

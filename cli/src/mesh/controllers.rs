@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use mesh_api::destination::LEVEL_HEADER;
 use mesh_api::grpc::Channel;
 use mesh_api::mesh::service::outbound_policies_client::OutboundPoliciesClient;
 use mesh_api::proto::destination::GetDestination;
@@ -50,21 +51,34 @@ pub(crate) async fn endpoints(
     query: &QueryContext<'_>,
     authority: &str,
 ) -> anyhow::Result<EndpointUpdate> {
+    let (update, _level) = endpoints_of_level(query, authority).await?;
+    Ok(update)
+}
+
+/// Returns the endpoints of `authority`, and the level of locality that they share with the client
+/// if the Service has fail-over.
+pub(crate) async fn endpoints_of_level(
+    query: &QueryContext<'_>,
+    authority: &str,
+) -> anyhow::Result<(EndpointUpdate, Option<String>)> {
     let mut client = DestinationClient::new(channel(query, DESTINATION_PORT).await?);
     let request = GetDestination {
         scheme: "k8s".to_owned(),
         path: authority.to_owned(),
         context_token: query.token.to_owned(),
     };
-    let mut stream = client
+    let response = client
         .get(request)
         .await
-        .with_context(|| format!("look up the endpoints of {authority}"))?
-        .into_inner();
-    match tokio::time::timeout(FIRST_UPDATE_TIMEOUT, stream.next()).await {
-        Ok(Some(update)) => Ok(mesh_api::destination::endpoint_update(update?)?.update),
-        Ok(None) | Err(_) => Ok(EndpointUpdate::Empty { exists: true }),
-    }
+        .with_context(|| format!("look up the endpoints of {authority}"))?;
+    let level = response.metadata().get(LEVEL_HEADER);
+    let level = level.and_then(|level| level.to_str().ok().map(str::to_owned));
+    let mut stream = response.into_inner();
+    let update = match tokio::time::timeout(FIRST_UPDATE_TIMEOUT, stream.next()).await {
+        Ok(Some(update)) => mesh_api::destination::endpoint_update(update?)?.update,
+        Ok(None) | Err(_) => EndpointUpdate::Empty { exists: true },
+    };
+    Ok((update, level))
 }
 
 pub(crate) async fn profile(query: &QueryContext<'_>, target: &str) -> anyhow::Result<Profile> {

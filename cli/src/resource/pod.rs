@@ -77,6 +77,20 @@ impl MeshPod {
             .with_context(|| format!("pod {self} has no proxy: it is not in the mesh"))
     }
 
+    /// Returns the identity of the pod's proxy.
+    pub(crate) fn identity(&self, trust_domain: &str) -> anyhow::Result<String> {
+        let control = self
+            .control_namespace
+            .as_deref()
+            .with_context(|| format!("pod {self} has no label for its control plane"))?;
+        Ok(mesh_core::identity::service_account(
+            &self.service_account,
+            &self.namespace,
+            control,
+            trust_domain,
+        ))
+    }
+
     pub(crate) fn address(&self) -> anyhow::Result<IpAddr> {
         self.ip
             .with_context(|| format!("pod {self} has no address yet"))

@@ -2,49 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
+use mesh_k8s::kinds::{Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::super::fix;
 use super::super::framework::{CheckResult, Finding, Outcome};
-use crate::certificate;
 use crate::facts::containers::{container_statuses, running_since};
-use crate::facts::names::{BUNDLE_KEY, TRUST_BUNDLE, TRUST_ROOTS};
-use crate::facts::{Fact, Facts, Proxy, fact_ref, full_name, proxy_container};
-
-/// Returns the ConfigMap in the control plane's namespace, if it exists.
-fn own_map(facts: &Facts) -> Fact<Option<&ConfigMap>> {
-    let mut maps = fact_ref(&facts.objects.trust_roots)?.iter();
-    Ok(maps.find(|map| map.namespace().as_deref() == Some(&facts.control_namespace)))
-}
-
-/// Returns the bundle of the ConfigMap in the control plane's namespace.
-fn bundle(facts: &Facts) -> Fact<String> {
-    own_map(facts)?.and_then(bundle_of).ok_or_else(|| {
-        format!(
-            "namespace {} has no ConfigMap {TRUST_ROOTS} with key {BUNDLE_KEY}",
-            facts.control_namespace
-        )
-    })
-}
-
-fn bundle_of(map: &ConfigMap) -> Option<String> {
-    Some(map.data.as_ref()?.get(BUNDLE_KEY)?.trim().to_owned())
-}
-
-/// Returns whether two bundles have the same certificates, independent of order and comments.
-fn same_anchors(one: &str, other: &str) -> bool {
-    let certificates = |text: &str| {
-        let mut all = certificate::read_pem(text.as_bytes(), "a bundle").unwrap_or_default();
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
-    one.trim() == other.trim() || {
-        let anchors = certificates(one);
-        !anchors.is_empty() && anchors == certificates(other)
-    }
-}
+use crate::facts::names::{TRUST_BUNDLE, TRUST_ROOTS};
+use crate::facts::trust::{Sent, bundle, environment, mounts_copy, number, own_map, same_anchors};
+use crate::facts::{Facts, Proxy, fact_ref, full_name, proxy_container};
 
 /// Finds the pods of earlier versions, whose proxies take anchors from a ConfigMap that every
 /// client with the right to write ConfigMaps in their namespace can change, and the ConfigMaps that
@@ -81,19 +47,6 @@ pub(super) fn published(facts: &Facts) -> CheckResult {
     Ok(Outcome::warn_if(findings, ""))
 }
 
-/// Returns whether the pod's proxy takes the anchors from a ConfigMap in its namespace, as those
-/// that an earlier version injected. The namespace of the control plane has the original.
-fn mounts_copy(facts: &Facts, pod: &Pod) -> bool {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    let mounted = volumes.into_iter().flatten().any(|volume| {
-        volume
-            .config_map
-            .as_ref()
-            .is_some_and(|map| map.name == TRUST_ROOTS)
-    });
-    mounted && pod.namespace().as_deref() != Some(&facts.control_namespace)
-}
-
 /// Returns whether the pod's proxy receives the anchors from an identity service that publishes
 /// them. Linkerd's proxy reads only its environment.
 fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
@@ -102,30 +55,6 @@ fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
         .is_some_and(|image| image.starts_with("cr.l5d.io/linkerd/proxy"));
     !of_linkerd && !mounts_copy(facts, pod)
 }
-
-/// The anchors that the identity service sends.
-struct Sent {
-    /// At least the Unix time when they were numbered.
-    number: u64,
-    anchors: String,
-}
-
-impl Sent {
-    fn read(facts: &Facts) -> Option<Self> {
-        let record = facts.objects.trust_bundle.as_ref().ok()?.as_ref()?;
-        let number = record.data.as_ref()?.get(NUMBER_KEY)?;
-        Some(Self {
-            number: number.parse().ok()?,
-            anchors: bundle_of(record)?,
-        })
-    }
-}
-
-const NUMBER_KEY: &str = "number";
-
-/// A metric of the proxies: the number of the anchors that they received, or 0 while they use the
-/// anchors of their environment.
-pub(in crate::check) const NUMBER: &str = "mesh_trust_bundle_number";
 
 /// A change reaches every proxy within this time. The kubelet takes up to two minutes to update the
 /// files of the identity service, which compares them every 10 seconds; a proxy that met a service
@@ -163,9 +92,7 @@ pub(super) fn proxies_trust(facts: &Facts) -> CheckResult {
 
 /// Returns whether the anchors in the environment of the pod's proxy differ from a bundle.
 fn started_with_others(pod: &Pod, bundle: &str) -> bool {
-    let env = proxy_container(pod).map(pod::plain_env).unwrap_or_default();
-    let own = env.get("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS");
-    own.is_some_and(|own| !same_anchors(own, bundle))
+    environment(pod).is_some_and(|own| !same_anchors(own, bundle))
 }
 
 /// Reports a proxy that should have received the anchors of the identity service by now.
@@ -173,7 +100,7 @@ fn differing(facts: &Facts, pod: &Pod, sent: &Sent) -> Option<Finding> {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let of_pod = |proxy: &&Proxy| proxy.namespace == namespace && proxy.pod == name;
     let metrics = facts.proxies.iter().find(of_pod)?.metrics.as_ref().ok()?;
-    let number = metrics.iter().find(|sample| sample.name == NUMBER)?.value as u64;
+    let number = number(metrics)?;
     let since = number.max(sent.number).max(started(pod));
     if facts.clock().saturating_sub(since) < MAX_DELAY_SECONDS {
         return None;

@@ -1,5 +1,6 @@
 //! A healthy cluster as data; tests inject faults into it.
 
+pub(in crate::check) mod multicluster;
 pub(in crate::check) mod viz;
 
 use std::collections::BTreeSet;
@@ -18,11 +19,12 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::identity::{EXPIRY, TRUST_NUMBER};
+use super::super::identity::EXPIRY;
 use crate::analyze::kinds::WORKLOADS;
 use crate::facts::names::{
     BUNDLE_KEY, COMPONENTS, TRUST_BUNDLE, TRUST_ROOTS, VALIDATORS, ValidatorNames,
 };
+use crate::facts::trust::NUMBER;
 use crate::facts::{
     AccessReview, Agent, ApiServer, Controller, Environment, Facts, InjectionDryRun, Mode,
     Permission, Proxy, ValidatorObjects,
@@ -227,8 +229,9 @@ fn proxy(pod: &Pod) -> Proxy {
         pod: pod.metadata.name.clone().unwrap(),
         is_new: false,
         ready: Ok(()),
+        chain: None,
         metrics: Ok(exposition::parse(&format!(
-            "{EXPIRY} {}\n{TRUST_NUMBER} {NUMBERED}\n",
+            "{EXPIRY} {}\n{NUMBER} {NUMBERED}\n",
             NOW + 3600 * 20
         ))),
     }
@@ -387,6 +390,8 @@ fn add_certificates(facts: &mut Facts) {
     let bundle = anchor.pem();
     facts.objects.trust_roots = Ok(vec![trust_roots("linkerd", &bundle)]);
     facts.objects.trust_bundle = Ok(Some(trust_bundle(NUMBERED, &bundle)));
+    facts.objects.rotation = Ok(None);
+    facts.objects.issuer = Ok(None);
     let authority = TestCa::new("webhook", 365);
     let (der, pem) = authority.server(SERVER_NAME, 365);
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));

@@ -3,9 +3,9 @@
 use mesh_k8s::kinds::{Deployment, Pod, ResourceExt};
 
 use crate::check::control_plane::pods::container_problems;
+use crate::check::extension_proxies;
 use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::check::versions::tag;
-use crate::facts::containers::container_statuses;
 use crate::facts::{Fact, Facts, fact_ref, full_name, proxy_container};
 use crate::output::count;
 
@@ -71,28 +71,17 @@ pub(super) fn running(facts: &Facts) -> CheckResult {
 }
 
 pub(super) fn proxies_ready(facts: &Facts) -> CheckResult {
-    let unready = pods(facts)?.into_iter().filter_map(|pod| {
-        let container = proxy_container(pod)?;
-        let status = container_statuses(pod).find(|status| status.name == container.name);
-        let is_ready = status.is_some_and(|status| status.ready);
-        (!is_ready).then(|| Finding::new(format!("the proxy of {} is not ready", full_name(pod))))
-    });
-    Ok(Outcome::warn_if(unready, ""))
+    Ok(extension_proxies::ready(&pods(facts)?))
 }
 
 pub(super) fn proxy_versions(facts: &Facts) -> CheckResult {
     let wanted = &facts.values()?.linkerd_version;
-    let other = pods(facts)?.into_iter().filter_map(|pod| {
-        let image = proxy_container(pod)?.image.as_deref()?;
-        let version = tag(image);
-        (version != wanted).then(|| {
-            let name = full_name(pod);
-            Finding::new(format!(
-                "the proxy of {name} has version {version}, the control plane {wanted}"
-            ))
-        })
-    });
-    Ok(Outcome::warn_if(other, ""))
+    let pods = pods(facts)?;
+    Ok(extension_proxies::have_version(
+        &pods,
+        wanted,
+        "the control plane",
+    ))
 }
 
 pub(super) fn versions(facts: &Facts) -> CheckResult {

@@ -34,23 +34,30 @@ struct Row {
     namespace: String,
     protocol: &'static str,
     identity: String,
+    /// The level of locality that the endpoints share with the client, or `all`, of a Service with
+    /// fail-over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<String>,
 }
 
 pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
     let query = args.source.query(mesh, "");
     let mut rows = Vec::new();
     for authority in &args.authorities {
-        match controllers::endpoints(&query, authority).await? {
+        let (update, level) = controllers::endpoints_of_level(&query, authority).await?;
+        if let Some(level) = &level {
+            output::note(&format!("{authority}: {}", of_level(level)));
+        }
+        match update {
             EndpointUpdate::Add {
                 endpoints,
                 set_labels,
             } => {
                 let namespace = set_labels.get("namespace").cloned().unwrap_or_default();
-                rows.extend(
-                    endpoints
-                        .iter()
-                        .map(|endpoint| row(authority, &namespace, endpoint)),
-                );
+                rows.extend(endpoints.iter().map(|endpoint| Row {
+                    level: level.clone(),
+                    ..row(authority, &namespace, endpoint)
+                }));
             }
             EndpointUpdate::Empty { .. } | EndpointUpdate::Remove(_) => {
                 output::note(&format!("{authority} has no endpoints"));
@@ -61,6 +68,14 @@ pub(super) async fn run(mesh: &Mesh, args: &Args) -> anyhow::Result<()> {
     match args.output {
         Format::Json => output::json("Endpoints", &Endpoints { endpoints: rows }),
         Format::Table => output::text(&render(rows)),
+    }
+}
+
+/// Describes the level that a client of a Service with fail-over uses.
+fn of_level(level: &str) -> String {
+    match level {
+        "all" => "all endpoints, as no level of localities has enough ready ones".to_owned(),
+        level => format!("the endpoints of the client's {level}"),
     }
 }
 
@@ -100,5 +115,6 @@ fn row(authority: &str, namespace: &str, endpoint: &Endpoint) -> Row {
             .as_ref()
             .map(|tls| tls.id.to_string())
             .unwrap_or_default(),
+        level: None,
     }
 }

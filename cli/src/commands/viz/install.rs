@@ -1,9 +1,6 @@
 //! `meshctl viz install`: prints the manifests of the viz extension.
 
-use anyhow::bail;
-
 use crate::cluster::Cluster;
-use crate::exit::Failure;
 use crate::global::Global;
 use crate::install::viz::{self, VizFlags};
 use crate::install::{manifest, preflight};
@@ -36,7 +33,7 @@ pub(super) async fn run(args: &Args, namespace: &str, global: &Global) -> anyhow
         viz::render(namespace, None, None, &args.values)?
     } else {
         let cluster = preflight::connect(global).await?;
-        ensure_not_installed_by_helm(&cluster, namespace).await?;
+        preflight::ensure_no_helm_release(&cluster, namespace, "linkerd-viz").await?;
         render_for(&cluster, namespace, &args.values).await?
     };
     manifest::print(&manifests, args.output)
@@ -51,15 +48,4 @@ pub(super) async fn render_for(
     let version = preflight::inspect(cluster).await?.version;
     let values = cluster.values().await?;
     viz::render(namespace, Some(&version), Some(&values), flags)
-}
-
-/// Helm refuses to change objects that it did not create, and the other way round an `apply` would
-/// be undone by the next `helm upgrade`.
-async fn ensure_not_installed_by_helm(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
-    if preflight::is_helm_release(cluster, namespace, "linkerd-viz").await? {
-        bail!(Failure::Input(format!(
-            "namespace {namespace} has an extension that Helm installed: use `helm upgrade`, or --ignore-cluster to render anyway"
-        )));
-    }
-    Ok(())
 }

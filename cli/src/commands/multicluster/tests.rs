@@ -1,0 +1,24 @@
+//! What the tests of the commands share.
+
+use mesh_test_support::kube_api::ScriptedApi;
+
+use crate::cluster::Cluster;
+
+/// Returns a cluster with a scripted API server.
+pub(super) fn cluster_of(api: &ScriptedApi) -> Cluster {
+    Cluster {
+        client: kube::Client::new(api.service("meshctl"), "default"),
+        context: "test".to_owned(),
+        server: "https://test".to_owned(),
+        namespace: "default".to_owned(),
+        control_namespace: "linkerd".to_owned(),
+    }
+}
+
+pub(super) fn helm_is_available(test: &str) -> bool {
+    let found = std::process::Command::new("helm").arg("version").output();
+    if found.is_err() {
+        println!("skipped: {test}: the program helm is not on the PATH");
+    }
+    found.is_ok()
+}

@@ -1,0 +1,91 @@
+//! The facts about linked clusters.
+
+use std::collections::BTreeSet;
+
+use mesh_k8s::crd::Link;
+use mesh_k8s::kinds::core::Endpoints;
+use mesh_k8s::kinds::{Deployment, Service};
+
+use super::{Fact, Facts, NOT_QUERIED};
+use crate::cluster::mirrors::GatewayStatus;
+
+#[derive(Debug)]
+pub(crate) struct Multicluster {
+    /// The namespaces with the label of the extension.
+    pub(crate) namespaces: Fact<Vec<String>>,
+    pub(crate) links: Fact<Vec<LinkFacts>>,
+    /// The Deployments of mirror controllers.
+    pub(crate) controllers: Fact<Vec<Deployment>>,
+    /// The Services that controllers and charts label: mirrors, federated Services, and those whose
+    /// endpoints are gateways.
+    pub(crate) services: Fact<Vec<Service>>,
+    /// The Endpoints of such Services.
+    pub(crate) endpoints: Fact<Vec<Endpoints>>,
+    /// The clusters that the destination controller has credentials for.
+    pub(crate) discovered: Fact<BTreeSet<String>>,
+}
+
+/// A Link, and what depends on it.
+#[derive(Debug)]
+pub(crate) struct LinkFacts {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// The Link, or why it is invalid. Nothing else is known about an invalid one.
+    pub(crate) link: Fact<Link>,
+    pub(crate) target: Fact<Target>,
+    /// What the mirror controller knows about the gateway; `None` without a gateway.
+    pub(crate) gateway: Fact<Option<GatewayStatus>>,
+    /// The permissions that the mirror controller lacks, as `list services`.
+    pub(crate) denied: Fact<Vec<String>>,
+}
+
+/// The target cluster, as the credentials of the Link show it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) version: String,
+    /// The permissions that the credentials lack, as `list services`.
+    pub(crate) denied: Fact<Vec<String>>,
+    /// The trust anchors of its mesh in DER.
+    pub(crate) anchors: Fact<Vec<Vec<u8>>>,
+}
+
+impl LinkFacts {
+    /// Creates facts about which nothing but the object is known.
+    pub(crate) fn new(namespace: &str, name: &str, link: Fact<Link>) -> Self {
+        let unknown = || NOT_QUERIED.to_owned();
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            link,
+            target: Err(unknown()),
+            gateway: Err(unknown()),
+            denied: Err(unknown()),
+        }
+    }
+}
+
+impl Facts {
+    /// Returns the namespace of the extension: the one with its label, or else the first one with
+    /// a Link, or else its default.
+    pub(crate) fn multicluster_namespace(&self) -> &str {
+        let labelled = self.multicluster.namespaces.iter().flatten();
+        let of_links = self.multicluster.links.iter().flatten();
+        let mut names = labelled.chain(of_links.map(|link| &link.namespace));
+        names.next().map_or("linkerd-multicluster", String::as_str)
+    }
+}
+
+impl Multicluster {
+    /// Creates facts that are all unknown.
+    pub(super) fn not_queried() -> Self {
+        let unknown = || NOT_QUERIED.to_owned();
+        Self {
+            namespaces: Err(unknown()),
+            links: Err(unknown()),
+            controllers: Err(unknown()),
+            services: Err(unknown()),
+            endpoints: Err(unknown()),
+            discovered: Err(unknown()),
+        }
+    }
+}

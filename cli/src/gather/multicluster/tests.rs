@@ -1,0 +1,289 @@
+//! The facts of a cluster with scripted API servers: its own, and the one of a target.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use kube::client::Body;
+use mesh_test_support::certificates::TestCa;
+use mesh_test_support::kube_api;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::facts::{Environment, Mode};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A request of the command.
+struct Asked {
+    path: String,
+    query: String,
+    body: Value,
+}
+
+/// Returns the object at a path, or the response to a review.
+type Respond = fn(&Asked, SocketAddr) -> Option<Value>;
+
+/// Returns a cluster whose API server responds like this; `target` is the address of another one.
+fn cluster(respond: Respond, target: SocketAddr) -> Cluster {
+    let service = tower::service_fn(move |request: Request<Body>| async move {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let asked = Asked {
+            path: parts.uri.path().to_owned(),
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+            body: serde_json::from_slice(&body).unwrap_or_default(),
+        };
+        let is_read = parts.method == Method::GET;
+        assert!(
+            is_read || asked.path.contains("review"),
+            "{} {}",
+            parts.method,
+            asked.path
+        );
+        Ok::<_, Infallible>(kube_api::found(respond(&asked, target)))
+    });
+    Cluster {
+        client: kube::Client::new(service, "default"),
+        context: "test".to_owned(),
+        server: "https://test".to_owned(),
+        namespace: "default".to_owned(),
+        control_namespace: "linkerd".to_owned(),
+    }
+}
+
+fn list(items: &[Value]) -> Value {
+    json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items })
+}
+
+fn review(allowed: bool) -> Value {
+    json!({ "metadata": {}, "spec": {}, "status": { "allowed": allowed } })
+}
+
+/// A cluster with a valid and an invalid Link, and the controller of the valid one.
+fn linked(asked: &Asked, target: SocketAddr) -> Option<Value> {
+    let labels = json!({ "mirror.linkerd.io/cluster-name": "east" });
+    let named = |namespace: &str, name: &str| json!({ "metadata": { "name": name, "namespace": namespace, "labels": labels } });
+    Some(match &*asked.path {
+        "/api/v1/namespaces" => list(&[named("", "mc")]),
+        "/api/v1/namespaces/linkerd/configmaps" => list(&[]),
+        "/apis/multicluster.linkerd.io/v1alpha3/links" => {
+            let mut east = named("links", "east");
+            east["spec"] = json!({
+                "targetClusterName": "east", "targetClusterDomain": "cluster.local",
+                "targetClusterLinkerdNamespace": "linkerd",
+                "clusterCredentialsSecret": "cluster-credentials-east",
+            });
+            let mut west = named("mc", "west");
+            west["spec"] = json!({ "gatewayPort": 4143 });
+            list(&[east, west])
+        }
+        "/apis/apps/v1/deployments" => {
+            let mut controller = named("links", "controller-east");
+            let pod = json!({ "serviceAccountName": "controller-east", "containers": [
+                { "name": "controller", "args": ["--enable-namespace-creation=true"] },
+            ] });
+            controller["spec"] = json!({ "selector": {}, "template": { "spec": pod } });
+            list(&[controller])
+        }
+        "/api/v1/services"
+            if asked
+                .query
+                .contains("%21mirror.linkerd.io%2Fmirrored-service") =>
+        {
+            list(&[named("links", "probe-east")])
+        }
+        "/api/v1/services" => list(&[named("shop", "web-east")]),
+        "/api/v1/endpoints" => list(&[named("shop", "web-east")]),
+        "/api/v1/namespaces/linkerd/secrets" => {
+            let label = json!({ "multicluster.linkerd.io/cluster-name": "east" });
+            list(&[json!({ "metadata": { "name": "c", "labels": label } })])
+        }
+        "/api/v1/namespaces/links/pods" | "/api/v1/namespaces/mc/pods" => {
+            let namespace = asked.path.split('/').nth(4).unwrap();
+            list(&[named(namespace, "controller-east-0")])
+        }
+        "/apis/coordination.k8s.io/v1/namespaces/links/leases" => list(&[]),
+        "/apis/coordination.k8s.io/v1/namespaces/mc/leases" => list(&[]),
+        "/api/v1/namespaces/links/secrets/cluster-credentials-east" => {
+            let kubeconfig = format!(
+                "{{clusters: [{{name: east, cluster: {{server: 'http://{target}'}}}}], \
+                 users: [{{name: m, user: {{token: secret}}}}], \
+                 contexts: [{{name: east, context: {{cluster: east, user: m}}}}], \
+                 current-context: east}}"
+            );
+            json!({ "metadata": {}, "data": { "kubeconfig": STANDARD.encode(kubeconfig) } })
+        }
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
+            let spec = &asked.body["spec"];
+            assert_eq!(spec["user"], "system:serviceaccount:links:controller-east");
+            let attributes = &spec["resourceAttributes"];
+            let denied = attributes["verb"] == "delete" && attributes["resource"] == "endpoints"
+                || attributes["verb"] == "create" && attributes["resource"] == "namespaces"
+                || attributes["subresource"] == "status"
+                || attributes["resource"] == "secrets"
+                    && attributes["name"] != "cluster-credentials-east"
+                || attributes["resource"] == "leases"
+                    && attributes["verb"] != "create"
+                    && attributes["name"] != "service-mirror-write-east";
+            review(!denied)
+        }
+        _ => return None,
+    })
+}
+
+/// Serves the target cluster. Of the ConfigMaps it has the ones with these names.
+async fn target(maps: &'static [(&'static str, &'static str, String)]) -> SocketAddr {
+    kube_api::start(move |request: Request<Incoming>| async move {
+        let authorization = request.headers()[http::header::AUTHORIZATION].clone();
+        assert_eq!(authorization, "Bearer secret");
+        let path = request.uri().path().to_owned();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let object = match path.as_str() {
+            "/version" => Some(json!({
+                "major": "1", "minor": "34", "gitVersion": "v1.34.1", "gitCommit": "",
+                "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+            })),
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => {
+                let asked: Value = serde_json::from_slice(&body).unwrap();
+                let verb = &asked["spec"]["resourceAttributes"]["verb"];
+                Some(review(verb != "watch"))
+            }
+            path => maps.iter().find_map(|(name, key, text)| {
+                let map = json!({ "metadata": { "name": name }, "data": { *key: text } });
+                let at = format!("/api/v1/namespaces/linkerd/configmaps/{name}");
+                (path == at).then_some(map)
+            }),
+        };
+        let response: Response<Full<Bytes>> = kube_api::found(object);
+        response
+    })
+    .await
+}
+
+fn facts(cluster: &Cluster, timeout: Duration) -> impl Future<Output = Facts> {
+    Box::pin(async move {
+        let mode = Mode::Multicluster { timeout };
+        let mut facts = Facts::new(Environment::Cluster, mode, "linkerd", Scope::All);
+        query(cluster, &mut facts, timeout).await;
+        facts
+    })
+}
+
+fn maps(
+    maps: Vec<(&'static str, &'static str, String)>,
+) -> &'static [(&'static str, &'static str, String)] {
+    Vec::leak(maps)
+}
+
+#[tokio::test]
+async fn link_is_known_with_its_target_and_controller() {
+    let anchor = TestCa::new().anchor_pem().to_owned();
+    let roots = maps(vec![(
+        "linkerd-identity-trust-roots",
+        "ca-bundle.crt",
+        anchor,
+    )]);
+    let facts = facts(&cluster(linked, target(roots).await), TIMEOUT).await;
+    let known = &facts.multicluster;
+    assert_eq!(known.namespaces, Ok(vec!["mc".to_owned()]));
+    let services = known.services.as_ref().unwrap();
+    let names: Vec<String> = services.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["web-east", "probe-east"]);
+    assert!(known.discovered.as_ref().unwrap().contains("east"));
+    assert_eq!(facts.objects.pods.as_ref().unwrap().len(), 2);
+    let [east, west] = known.links.as_deref().unwrap() else {
+        panic!("{:?}", known.links)
+    };
+    let problem = west.link.as_ref().unwrap_err();
+    assert!(problem.contains("integer `4143`"), "{problem}");
+    let target = east.target.as_ref().unwrap();
+    assert_eq!(target.version, "v1.34.1");
+    assert_eq!(target.denied, Ok(vec!["watch services".to_owned()]));
+    assert_eq!(target.anchors.as_ref().unwrap().len(), 1);
+    let denied = [
+        "delete endpoints",
+        "patch links/status",
+        "create namespaces",
+    ];
+    assert_eq!(east.denied.as_deref().unwrap(), denied);
+    let gateway = east.gateway.as_ref().unwrap_err();
+    assert!(
+        gateway.contains("no controller holds Lease service-mirror-write-east"),
+        "{gateway}"
+    );
+}
+
+#[tokio::test]
+async fn anchors_of_values_are_used_where_the_others_are_not_readable() {
+    let anchor = TestCa::new().anchor_pem().to_owned();
+    let values = serde_json::to_string(&json!({ "identityTrustAnchorsPEM": anchor })).unwrap();
+    let config = maps(vec![("linkerd-config", "values", values)]);
+    let facts = facts(&cluster(linked, target(config).await), TIMEOUT).await;
+    let links = facts.multicluster.links.unwrap();
+    assert_eq!(
+        links[0]
+            .target
+            .as_ref()
+            .unwrap()
+            .anchors
+            .as_ref()
+            .unwrap()
+            .len(),
+        1
+    );
+
+    let config = maps(vec![("linkerd-config", "values", "{}".to_owned())]);
+    let facts = self::facts(&cluster(linked, target(config).await), TIMEOUT).await;
+    let links = facts.multicluster.links.unwrap();
+    let unknown = links[0]
+        .target
+        .as_ref()
+        .unwrap()
+        .anchors
+        .as_ref()
+        .unwrap_err();
+    assert!(
+        unknown.contains("no ConfigMap linkerd-identity-trust-roots"),
+        "{unknown}"
+    );
+}
+
+#[tokio::test]
+async fn target_that_does_not_respond_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let facts = facts(
+        &cluster(linked, silent.local_addr().unwrap()),
+        Duration::ZERO,
+    )
+    .await;
+    let links = facts.multicluster.links.unwrap();
+    let reason = links[0].target.as_ref().unwrap_err();
+    assert!(reason.starts_with("no response within"), "{reason}");
+}
+
+/// A kubeconfig that names a program would run it with the rights of the user.
+#[tokio::test]
+async fn kubeconfig_with_a_program_is_refused() {
+    fn respond(asked: &Asked, target: SocketAddr) -> Option<Value> {
+        let mut object = linked(asked, target)?;
+        if let Some(data) = object.get_mut("data") {
+            let kubeconfig = "{users: [{name: m, user: {exec: {command: /bin/sh}}}]}";
+            data["kubeconfig"] = json!(STANDARD.encode(kubeconfig));
+        }
+        Some(object)
+    }
+    let closed = "127.0.0.1:1".parse().unwrap();
+    let facts = facts(&cluster(respond, closed), TIMEOUT).await;
+    let links = facts.multicluster.links.unwrap();
+    let reason = links[0].target.as_ref().unwrap_err();
+    assert!(
+        reason.contains("exec of user \"m\" is not supported"),
+        "{reason}"
+    );
+}
