@@ -18,6 +18,7 @@ const BACKDATED_BY: Duration = Duration::from_mins(1);
 pub struct TestCa {
     issuer: Issuer<'static, KeyPair>,
     anchor_pem: String,
+    certificate_pem: String,
     /// From the issuer upwards, without the anchor. DER.
     chain: Vec<Vec<u8>>,
 }
@@ -38,6 +39,7 @@ impl TestCa {
         let anchor = params.self_signed(&key).expect("a self-signed certificate");
         Self {
             anchor_pem: anchor.pem(),
+            certificate_pem: anchor.pem(),
             issuer: Issuer::new(params, key),
             chain: Vec::new(),
         }
@@ -53,6 +55,7 @@ impl TestCa {
         chain.extend(self.chain.iter().cloned());
         Self {
             anchor_pem: self.anchor_pem.clone(),
+            certificate_pem: certificate.pem(),
             issuer: Issuer::new(params, key),
             chain,
         }
@@ -68,11 +71,17 @@ impl TestCa {
         let key = next.issuer.key();
         let anchor = params.self_signed(key).expect("a self-signed certificate");
         next.anchor_pem = anchor.pem();
+        next.certificate_pem = anchor.pem();
         let cross = params.signed_by(key, &self.issuer).expect("a certificate");
         next.chain = vec![cross.der().to_vec()];
         let key = KeyPair::try_from(key.serialized_der()).expect("the same key");
         next.issuer = Issuer::new(params, key);
         next
+    }
+
+    /// Returns the certificate of an issuer and its key, both in PEM.
+    pub fn issuer_pem(&self) -> (&str, String) {
+        (&self.certificate_pem, self.issuer.key().serialize_pem())
     }
 
     /// The trust anchor in PEM.

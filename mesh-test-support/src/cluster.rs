@@ -13,6 +13,8 @@ use crate::command::{Words, built, feed, output_text, succeed, text};
 
 /// The context of the cluster, in kubectl's default kubeconfig.
 const CONTEXT: &str = "MESH_TEST_CLUSTER";
+/// The context of a second cluster, whose pods the first one's can connect to.
+const LINKED_CONTEXT: &str = "MESH_TEST_LINKED_CLUSTER";
 /// Set by `--long`.
 const LONG: &str = "MESH_TEST_LONG";
 
@@ -23,7 +25,8 @@ pub struct Cluster {
     context: String,
     /// The program under test.
     meshctl: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    /// `None` for the second of two clusters, which the turn of the first one includes.
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Cluster {
@@ -41,8 +44,28 @@ impl Cluster {
         Self {
             context,
             meshctl,
-            _turn: TURN.lock(),
+            _turn: Some(TURN.lock()),
         }
+    }
+
+    /// Like [`Cluster::acquire`], for tests that need two clusters.
+    pub fn acquire_two(test: &str) -> Option<(Self, Self)> {
+        let Ok(context) = std::env::var(LINKED_CONTEXT) else {
+            println!("skipped: {test}: no second cluster; set {LINKED_CONTEXT} to its context");
+            return None;
+        };
+        let first = Self::acquire(test)?;
+        let second = Self {
+            context,
+            meshctl: first.meshctl.clone(),
+            _turn: None,
+        };
+        Some((first, second))
+    }
+
+    /// Returns the context of the cluster.
+    pub fn context(&self) -> &str {
+        &self.context
     }
 
     /// Like [`Cluster::acquire`], for tests that take minutes and run only with `--long`.

@@ -16,7 +16,12 @@ struct Definitions<'a> {
 
 impl<'a> Definitions<'a> {
     fn install(cluster: &'a Cluster) -> Self {
-        let manifests = cluster.meshctl("install --crds");
+        let mut manifests = cluster.meshctl("install --crds");
+        // The definition of Links is a part of the multicluster extension.
+        let extension = cluster.meshctl("multicluster install --ignore-cluster");
+        let mut documents = extension.split("\n---\n");
+        let definition = documents.find(|it| it.contains("\nkind: CustomResourceDefinition\n"));
+        manifests += &format!("---\n{}\n", definition.expect("the definition of Links"));
         cluster.apply(&manifests);
         let installed = Self { cluster, manifests };
         cluster.kubectl("wait --for=condition=Established --timeout=60s crd --all");

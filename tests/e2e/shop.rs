@@ -63,6 +63,10 @@ impl<'a> Shop<'a> {
         self.cluster.rolled_out(NAMESPACE, &workload);
     }
 
+    pub(crate) fn cluster(&self) -> &'a Cluster {
+        self.cluster
+    }
+
     /// Returns the pods that are not terminating.
     pub(crate) fn pods(&self) -> Vec<Value> {
         self.cluster.pods(&format!("-n {NAMESPACE}"))

@@ -14,4 +14,5 @@ mod harness;
 mod mesh;
 mod observability;
 mod redirect;
+mod rotation;
 mod viz;

@@ -131,6 +131,15 @@ pub(super) const FAULTS: &[Fault] = &[
         substitutions: &[("remove it from the file", "cp anchor.crt ca-bundle.crt")],
     },
     Fault {
+        name: "a rotation of the trust anchor was begun and left",
+        plant: &["meshctl identity rotate --again --to start"],
+        check: "anchor-rotation",
+        detail: "is in step add (2 of 5)",
+        related: &[],
+        repair_steps: &["meshctl identity rotate --abort"],
+        substitutions: &[],
+    },
+    Fault {
         name: "the bundle of anchors is empty",
         plant: &[
             "kubectl -n linkerd create configmap linkerd-identity-trust-roots --from-literal=ca-bundle.crt= --dry-run=client -o yaml | kubectl apply -f -",

@@ -1,0 +1,262 @@
+//! Two clusters that are linked both ways. The pods of each can connect to the other's
+//! (`MESH_TEST_LINKED_CLUSTER`).
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use mesh_test_support::certificates::TestCa;
+use mesh_test_support::cluster::Cluster;
+use mesh_test_support::cluster::installation::Installation;
+use mesh_test_support::command::{Words as _, succeed};
+use mesh_test_support::eventually::eventually;
+use serde_json::Value;
+
+use crate::load::{HttpVersion, Load, STEADY};
+use crate::shop::{self, Shop};
+
+const NAMESPACE: &str = "linkerd-multicluster";
+const CHART: &str = "linkerd-multicluster";
+
+const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+const GATEWAY: &str =
+    "linkerd-gateway.linkerd-multicluster.serviceaccount.identity.linkerd.cluster.local";
+
+/// The extension in a cluster, with a link to the other one.
+struct Linked<'a> {
+    cluster: &'a Cluster,
+    other: &'a Cluster,
+}
+
+impl<'a> Linked<'a> {
+    fn install(cluster: &'a Cluster, other: &'a Cluster) -> Self {
+        let linked = Self { cluster, other };
+        linked.helm("install");
+        linked
+    }
+
+    fn helm(&self, verb: &str) {
+        let chart = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("../helm")
+            .join(CHART);
+        let mut command = self.cluster.program("helm");
+        command.args([verb, CHART]).arg(chart);
+        command.args(["-n", NAMESPACE, "--create-namespace", "--timeout", "5m"]);
+        let link = format!("controllers[0].link.ref.name={}", self.other.context());
+        // The cluster has no load balancers.
+        for value in ["gateway.serviceType=NodePort", &link] {
+            command.args(["--set", value]);
+        }
+        succeed(&mut command);
+    }
+
+    /// Links the cluster to the other one.
+    fn link(&self) {
+        let node = &self.other.list("nodes")[0];
+        let addresses = node["status"]["addresses"].as_array().cloned();
+        let address = addresses
+            .into_iter()
+            .flatten()
+            .find(|address| address["type"] == "InternalIP")
+            .expect("a node with an address");
+        let address = address["address"].as_str().unwrap_or_default();
+        let manifests = self.other.meshctl(format!(
+            "multicluster link-gen --cluster-name {} --gateway-addresses {address}",
+            self.other.context()
+        ));
+        self.cluster.apply(&manifests);
+        self.cluster.rolled_out(
+            NAMESPACE,
+            &format!("deployment/controller-{}", self.other.context()),
+        );
+        self.cluster
+            .rolled_out(NAMESPACE, "deployment/linkerd-gateway");
+    }
+
+    /// Returns the name of a mirror of the other cluster's Service.
+    fn mirror(&self, service: &str) -> String {
+        format!("{service}-{}", self.other.context())
+    }
+
+    fn service(&self, name: &str) -> Option<Value> {
+        let all = self
+            .cluster
+            .list(format!("services -n {}", shop::NAMESPACE));
+        all.into_iter().find(|it| it["metadata"]["name"] == name)
+    }
+}
+
+impl Drop for Linked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && std::env::var_os("MESH_TEST_KEEP").is_some() {
+            return;
+        }
+        // Only what runs now may still remove mirrors, and a failed test must not fail twice.
+        let _ = self.cluster.try_kubectl("delete links --all -A --wait");
+        let uninstall = format!("uninstall {CHART} -n {NAMESPACE} --wait --timeout 3m");
+        let _ = self
+            .cluster
+            .program("helm")
+            .args(uninstall.words())
+            .output();
+        self.cluster.delete_namespace(NAMESPACE);
+    }
+}
+
+/// Labels a Service of the shop; `KEY-` removes the label.
+fn label(cluster: &Cluster, service: &str, label: &str) {
+    cluster.kubectl(format!(
+        "label service -n {} {service} --overwrite {label}",
+        shop::NAMESPACE
+    ));
+}
+
+/// Returns the names of the pods of `web`.
+fn pods(cluster: &Cluster) -> BTreeSet<String> {
+    let pods = cluster.pods(&format!("-n {} -l app=web", shop::NAMESPACE));
+    let names = pods
+        .iter()
+        .filter_map(|pod| pod["metadata"]["name"].as_str());
+    names.map(str::to_owned).collect()
+}
+
+/// Requests `/` of a Service as the shop's client, and returns the pod that responded and the
+/// client that it saw.
+fn request(shop: &Shop<'_>, service: &str) -> Result<(String, String), String> {
+    let url = format!("http://{service}/");
+    let (ok, output) = shop.client(["curl", "-sS", "--fail", "-m", "5", &url]);
+    match output.trim().split_once(' ') {
+        Some((pod, client)) if ok => Ok((pod.to_owned(), client.to_owned())),
+        _ => Err(output),
+    }
+}
+
+/// Waits until one of these pods responds to a request to a Service and sees this client.
+fn expect(shop: &Shop<'_>, service: &str, pods: &BTreeSet<String>, client: &str) {
+    eventually(
+        &format!("{service} responds to {client}"),
+        || match request(shop, service)? {
+            (pod, seen) if pods.contains(&pod) && seen == client => Ok(()),
+            other => Err(format!("{other:?}; expected one of {pods:?} and {client}")),
+        },
+    );
+}
+
+/// The values of a control plane whose trust anchor the other cluster has, too.
+fn identity(anchor: &TestCa) -> [String; 3] {
+    let issuer = anchor.intermediate();
+    let (certificate, key) = issuer.issuer_pem();
+    [
+        format!("identityTrustAnchorsPEM={}", anchor.anchor_pem()),
+        format!("identity.issuer.tls.crtPEM={certificate}"),
+        format!("identity.issuer.tls.keyPEM={key}"),
+    ]
+}
+
+#[test]
+fn clients_use_services_of_linked_clusters() {
+    let Some((west, east)) = Cluster::acquire_two("links between two clusters") else {
+        return;
+    };
+    let anchor = TestCa::new();
+    let install = |cluster| {
+        let values = identity(&anchor);
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        Installation::by_helm(cluster, &values)
+    };
+    let _meshes = [install(&west), install(&east)];
+    let shops = [Shop::open(&west), Shop::open(&east)];
+    let links = [Linked::install(&west, &east), Linked::install(&east, &west)];
+    for link in &links {
+        link.link();
+    }
+    let of_west = (&links[0], &shops[0], &east);
+    let of_east = (&links[1], &shops[1], &west);
+
+    for (link, shop, other) in [of_west, of_east] {
+        let mirror = link.mirror("web");
+        label(other, "web", "mirror.linkerd.io/exported=true");
+        expect(shop, &mirror, &pods(other), GATEWAY);
+        label(other, "web", "mirror.linkerd.io/exported=remote-discovery");
+        expect(shop, &mirror, &pods(other), CLIENT);
+        label(other, "web", "mirror.linkerd.io/exported-");
+        eventually("the mirror is gone", || {
+            let found = link.service(&mirror);
+            found.map_or(Ok(()), |found| Err(found.to_string()))
+        });
+    }
+
+    for cluster in [&west, &east] {
+        label(cluster, "web", "mirror.linkerd.io/federated=member");
+    }
+    for (_, shop, other) in [of_west, of_east] {
+        expect(shop, "web-federated", &pods(other), CLIENT);
+        let own = if std::ptr::eq(other, &west) {
+            &east
+        } else {
+            &west
+        };
+        expect(shop, "web-federated", &pods(own), CLIENT);
+    }
+    for cluster in [&west, &east] {
+        let (green, output) = cluster.try_meshctl("multicluster check --wait 60s");
+        assert!(green, "{output}");
+    }
+
+    follows_the_gateway(of_west);
+    loses_a_cluster(of_west);
+}
+
+/// A mirror has no ready endpoints while the gateway does not respond, and again afterwards.
+fn follows_the_gateway((link, shop, other): (&Linked<'_>, &Shop<'_>, &Cluster)) {
+    let mirror = link.mirror("web");
+    label(other, "web", "mirror.linkerd.io/exported=true");
+    expect(shop, &mirror, &pods(other), GATEWAY);
+    let scale = |replicas: u32| {
+        other.kubectl(format!(
+            "scale -n {NAMESPACE} deployment/linkerd-gateway --replicas {replicas}"
+        ));
+    };
+    let gateways = |alive: bool| {
+        eventually("the liveness of the gateway is known", || {
+            let text = link.cluster.meshctl("multicluster gateways -o json");
+            let rows: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let is_alive = rows[0]["alive"] == alive;
+            is_alive.then_some(()).ok_or(text)
+        });
+    };
+    gateways(true);
+    scale(0);
+    gateways(false);
+    eventually("the gateway is not ready", || {
+        let name = format!("endpoints -n {} {mirror}", shop::NAMESPACE);
+        let endpoints = link.cluster.json(format!("get {name}"));
+        let subset = &endpoints["subsets"][0];
+        let is_not_ready = subset["addresses"].is_null() && subset["notReadyAddresses"].is_array();
+        is_not_ready.then_some(()).ok_or(endpoints.to_string())
+    });
+    scale(1);
+    gateways(true);
+    expect(shop, &mirror, &pods(other), GATEWAY);
+}
+
+/// A federated Service loses the endpoints of a cluster that has none any longer, without a failed
+/// request.
+fn loses_a_cluster((_, shop, other): (&Linked<'_>, &Shop<'_>, &Cluster)) {
+    let own = shop.cluster();
+    let load = Load::start(own, "http://web-federated/", HttpVersion::Http1, STEADY, 30);
+    let scale = |replicas: u32| {
+        other.kubectl(format!(
+            "scale -n {} deployment/web --replicas {replicas}",
+            shop::NAMESPACE
+        ));
+    };
+    scale(0);
+    eventually("the pods are gone", || {
+        let pods = pods(other);
+        pods.is_empty().then_some(()).ok_or(format!("{pods:?}"))
+    });
+    scale(3);
+    other.rolled_out(shop::NAMESPACE, "deployment/web");
+    let load = load.finish();
+    assert!(load.failed == 0 && load.succeeded > 0, "{}", load.report);
+}
