@@ -118,7 +118,8 @@ pub(super) fn set_link(mirrors: &mut Mirrors, step: Step<RawLink>) -> bool {
             Step::Delete(name)
         }
         Step::Listed(listed) => {
-            if own.is_some() && !listed.iter().any(is_own) {
+            if let Some(link) = own.as_ref().filter(|_| !listed.iter().any(is_own)) {
+                tracing::warn!(%link, "There is no Link of this name; nothing is mirrored until there is one");
                 target = None;
             }
             Step::Listed(listed)

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use mesh_test_support::eventually::eventually_async as eventually;
 use mesh_test_support::http;
-use mesh_test_support::kube_api::{self, ScriptedApi};
+use mesh_test_support::kube_api::{self, Fault, ScriptedApi};
 use mesh_test_support::network::free_address;
 use mesh_test_support::program::Program;
 use serde_json::{Value, json};
@@ -266,6 +266,58 @@ async fn mirrors_follow_the_target_cluster_and_its_gateway() {
     assert!(mirror.program.exited().await.success());
     let lease = api.get(LEASE).unwrap();
     assert!(lease["spec"]["holderIdentity"].is_null(), "{lease}");
+}
+
+#[tokio::test]
+async fn mirrors_stay_while_the_target_refuses_the_credentials_and_new_ones_are_followed() {
+    let (api, first) = (cluster(), target());
+    let mirror = Mirror::start(&api, &["east"]).await;
+    let kubeconfig = mirror.kubeconfig(first.listen("first").await);
+    api.put(SECRET, secret(&kubeconfig));
+    let mut without_probe = link(1);
+    without_probe["spec"]["probeSpec"] = Value::Null;
+    api.put(LINK, without_probe.clone());
+    expect(&api, MIRROR, "the mirror", Value::is_object).await;
+
+    // The same cluster under another address, whose API server refuses everything, without the
+    // Service.
+    let second = ScriptedApi::default();
+    second.set_fault("second", Some(Fault::Status(401)));
+    let kubeconfig = mirror.kubeconfig(second.listen("second").await);
+    api.put(SECRET, secret(&kubeconfig));
+    mirror
+        .program
+        .logged("Cannot watch the API server; retrying")
+        .await;
+    // The first one is followed until then.
+    let mut changed = service("shop", "web", exported());
+    changed["spec"]["ports"][0]["port"] = 81.into();
+    first.put(WEB, changed);
+    expect(&api, MIRROR, "the changed port", |it| {
+        it["spec"]["ports"][0]["port"] == 81
+    })
+    .await;
+    second.set_fault("second", None);
+    expect_gone(&api, MIRROR).await;
+
+    // Without Secret and Link everything stays.
+    second.put(WEB, service("shop", "web", exported()));
+    expect(&api, MIRROR, "the mirror", Value::is_object).await;
+    api.delete(SECRET);
+    mirror
+        .program
+        .logged("The Secret of the Link was deleted")
+        .await;
+    api.delete(LINK);
+    mirror.program.logged("The Link was deleted").await;
+    second.delete(WEB);
+    mirror
+        .expect_metric("mesh_service_mirror_services{result=\"mirrored\"} 0")
+        .await;
+    assert!(api.get(MIRROR).is_some());
+    api.put(SECRET, secret(&kubeconfig));
+    api.put(LINK, without_probe);
+    expect_gone(&api, MIRROR).await;
 }
 
 #[tokio::test]

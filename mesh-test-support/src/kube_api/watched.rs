@@ -128,9 +128,9 @@ impl ScriptedApi {
     }
 }
 
-fn line(logged: &Logged) -> String {
-    let event = json!({ "type": logged.event, "object": logged.object });
-    format!("{event}\n")
+/// An API server sends the type first, so that clients need not buffer the object.
+fn line(Logged { event, object, .. }: &Logged) -> String {
+    format!("{{\"type\":\"{event}\",\"object\":{object}}}\n")
 }
 
 impl<'a> Collection<'a> {
