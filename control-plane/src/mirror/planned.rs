@@ -107,7 +107,7 @@ pub(super) const ERROR: &str = "Error";
 pub(super) const FEDERATED: &str = "federated";
 
 impl Plan {
-    /// Returns whether a Service becomes what is planned.
+    /// Returns whether a Service changes as planned.
     pub(super) fn expects_service(
         &self,
         name: &Name,
@@ -126,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// Returns whether Endpoints become what is planned.
+    /// Returns whether Endpoints change as planned.
     pub(super) fn expects_endpoints(
         &self,
         name: &Name,

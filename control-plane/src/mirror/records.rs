@@ -31,7 +31,7 @@ pub(super) struct RemoteService {
     /// Annotations that a mirror can get.
     pub(super) annotations: Packed,
     /// Without the ports of nodes.
-    pub(super) ports: Vec<ServicePort>,
+    pub(super) ports: Box<[ServicePort]>,
     /// Whether annotations and ports were left out, because they are [too long](MAX_SERVICE_BYTES).
     pub(super) is_cut: bool,
 }
@@ -133,7 +133,7 @@ impl RemoteService {
         };
         if new.size() > MAX_SERVICE_BYTES {
             new.annotations = Packed::default();
-            new.ports = Vec::new();
+            new.ports = Box::default();
             new.is_cut = true;
         }
         new

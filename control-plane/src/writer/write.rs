@@ -115,7 +115,7 @@ impl Write {
     }
 }
 
-/// Changes a field. What is missing on the way to it is created.
+/// Changes a field. Missing objects on the way to it are created.
 fn set(object: &mut Value, Field { path, change }: Field, manager: &str) {
     let Some((last, parents)) = path.split_last() else {
         return;

@@ -295,7 +295,13 @@ fn service_in_a_missing_namespace_is_mirrored_when_that_exists() {
         world.reported(),
         ["bank/web MissingNamespace: there is no namespace bank"]
     );
-    world.put_namespace("bank");
+    // Nothing can be created in one that is being deleted.
+    world.put_namespace(
+        "bank",
+        json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }),
+    );
+    assert_eq!(world.settle(), [""; 0]);
+    world.put_namespace("bank", json!({}));
     assert_eq!(
         world.settle(),
         [

@@ -188,8 +188,9 @@ impl World {
         self.delete(NAMESPACE, &Name::new("", namespace));
     }
 
-    pub(super) fn put_namespace(&mut self, namespace: &str) {
-        self.put(NAMESPACE, &Name::new("", namespace), json!({}));
+    pub(super) fn put_namespace(&mut self, namespace: &str, metadata: Value) {
+        let object = json!({ "metadata": metadata });
+        self.put(NAMESPACE, &Name::new("", namespace), object);
     }
 
     pub(super) fn get(&self, kind: &'static str, of: &str) -> Option<&Value> {
