@@ -6,10 +6,11 @@ mod mesh;
 
 use std::process::{Command, Output};
 
+use mesh_test_support::certificates::TestCa;
 use mesh_test_support::command::{output_text, text};
 use mesh_test_support::eventually::eventually_async as eventually;
 use mesh_test_support::program::Program;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::cluster::{ANCHORS, BUNDLE, Cluster, ISSUER, OWN_ANCHOR, ROTATION, Trap};
 use self::mesh::Mesh;
@@ -173,4 +174,46 @@ async fn aborted_rotation_restores_issuer_and_anchors() {
     assert_eq!(proxy.program.exit_status(), None);
     let again = run(mesh.rotate(&["--abort"])).await;
     assert_eq!(again.status.code(), Some(65), "{}", output_text(&again));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anchors_that_another_program_writes_are_followed_and_not_written() {
+    let mesh = Mesh::start().await;
+    let cluster = &mesh.cluster;
+    let old = mesh.anchors();
+    let _proxy = mesh.proxy("web-0", &old).await;
+    let write = |anchors: &str| {
+        let mut map = cluster.api.get(ANCHORS).unwrap();
+        map["metadata"]["labels"] = json!({ "kustomize.toolkit.fluxcd.io/name": "mesh" });
+        map["data"]["ca-bundle.crt"] = anchors.into();
+        cluster.api.put(ANCHORS, map);
+    };
+    write(&old);
+    let refused = run(mesh.rotate(&[AGAIN])).await;
+    assert_eq!(refused.status.code(), Some(65), "{}", output_text(&refused));
+    let errors = text(&refused.stderr);
+    assert!(errors.contains("written by Flux, from mesh"), "{errors}");
+
+    let new = TestCa::new().anchor_pem().to_owned();
+    let file = mesh.directory.path().join("new.crt");
+    std::fs::write(&file, &new).unwrap();
+    let named = file.to_str().unwrap();
+    let status = async |args: &[&str]| {
+        let args = [&["--status", "--anchor-cert", named], args].concat();
+        let output = run(mesh.rotate(&args)).await;
+        (output.status.code(), output_text(&output))
+    };
+    let (code, output) = status(&["--to", "add"]).await;
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("To do: commit both anchors"), "{output}");
+    write(&format!("{old}{new}"));
+    let (code, output) = status(&["--to", "add", "--wait", "2m"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = status(&["--to", "switch"]).await;
+    assert_eq!(code, Some(1), "{output}");
+    let (code, output) = status(&[]).await;
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("replace the issuer in Secret"), "{output}");
+    let writes = cluster.api.writes("");
+    assert!(writes.iter().all(|write| write.client != "meshctl"));
 }

@@ -67,7 +67,7 @@ async fn expect_clusters(controller: &Controller, number: f64) {
 }
 
 /// The credentials of this cluster.
-fn kubeconfig(cluster: &Cluster) -> String {
+pub(crate) fn kubeconfig(cluster: &Cluster) -> String {
     let mut file = Kubeconfig::read_from(&cluster.kubeconfig).unwrap();
     file.current_context = Some(cluster.context.clone());
     serde_norway::to_string(&file).unwrap()

@@ -39,6 +39,7 @@ mod links;
 mod manifests;
 #[path = "../shared/messages.rs"]
 mod messages;
+mod mirrors;
 mod policies;
 
 /// A namespace of a cluster.
