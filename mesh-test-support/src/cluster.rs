@@ -63,6 +63,11 @@ impl Cluster {
         Some((first, second))
     }
 
+    /// Like [`Cluster::acquire_two`], for tests that take minutes and run only with `--long`.
+    pub fn acquire_two_for_long_test(test: &str) -> Option<(Self, Self)> {
+        is_long(test).then(|| Self::acquire_two(test))?
+    }
+
     /// Returns the context of the cluster.
     pub fn context(&self) -> &str {
         &self.context
@@ -70,11 +75,7 @@ impl Cluster {
 
     /// Like [`Cluster::acquire`], for tests that take minutes and run only with `--long`.
     pub fn acquire_for_long_test(test: &str) -> Option<Self> {
-        if std::env::var_os(LONG).is_none() {
-            println!("skipped: {test}: takes minutes; `cargo xtask test --e2e --long` runs it");
-            return None;
-        }
-        Self::acquire(test)
+        is_long(test).then(|| Self::acquire(test))?
     }
 
     /// Returns a command with the program's flag for the cluster's context.
@@ -173,6 +174,15 @@ impl Cluster {
             "delete namespace {name} --ignore-not-found --timeout=180s"
         ));
     }
+}
+
+/// Returns whether tests that take minutes run. If not, prints that this one is skipped.
+fn is_long(test: &str) -> bool {
+    let is_long = std::env::var_os(LONG).is_some();
+    if !is_long {
+        println!("skipped: {test}: takes minutes; `cargo xtask test --e2e --long` runs it");
+    }
+    is_long
 }
 
 /// Succeeds if the text contains the part; otherwise the text is the reason.

@@ -14,15 +14,21 @@ use serde_json::Value;
 use crate::load::{HttpVersion, Load, STEADY};
 use crate::shop::{self, Shop};
 
-const NAMESPACE: &str = "linkerd-multicluster";
+pub(crate) const NAMESPACE: &str = "linkerd-multicluster";
 const CHART: &str = "linkerd-multicluster";
 
-const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
-const GATEWAY: &str =
+/// The port of nodes that leads to the probes of the gateway.
+const PROBE_PORT: u16 = 31_191;
+
+pub(crate) const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.cluster.local";
+pub(crate) const GATEWAY: &str =
     "linkerd-gateway.linkerd-multicluster.serviceaccount.identity.linkerd.cluster.local";
 
+/// Makes a Service a member of a federated one.
+pub(crate) const FEDERATED: &str = "mirror.linkerd.io/federated=member";
+
 /// The extension in a cluster, with a link to the other one.
-struct Linked<'a> {
+pub(crate) struct Linked<'a> {
     cluster: &'a Cluster,
     other: &'a Cluster,
 }
@@ -34,7 +40,7 @@ impl<'a> Linked<'a> {
         linked
     }
 
-    fn helm(&self, verb: &str) {
+    pub(crate) fn helm(&self, verb: &str) {
         let chart = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
             .join("../helm")
             .join(CHART);
@@ -42,23 +48,18 @@ impl<'a> Linked<'a> {
         command.args([verb, CHART]).arg(chart);
         command.args(["-n", NAMESPACE, "--create-namespace", "--timeout", "5m"]);
         let link = format!("controllers[0].link.ref.name={}", self.other.context());
-        // The cluster has no load balancers.
-        for value in ["gateway.serviceType=NodePort", &link] {
+        // The cluster has no load balancers. The Service of the probes has the port of the Link.
+        let probe = format!("gateway.probe.nodePort={PROBE_PORT}");
+        let probed = format!("controllers[0].gateway.probe.port={PROBE_PORT}");
+        for value in ["gateway.serviceType=NodePort", &link, &probe, &probed] {
             command.args(["--set", value]);
         }
         succeed(&mut command);
     }
 
     /// Links the cluster to the other one.
-    fn link(&self) {
-        let node = &self.other.list("nodes")[0];
-        let addresses = node["status"]["addresses"].as_array().cloned();
-        let address = addresses
-            .into_iter()
-            .flatten()
-            .find(|address| address["type"] == "InternalIP")
-            .expect("a node with an address");
-        let address = address["address"].as_str().unwrap_or_default();
+    pub(crate) fn link(&self) {
+        let address = internal_ip(&self.other.list("nodes")[0]);
         let manifests = self.other.meshctl(format!(
             "multicluster link-gen --cluster-name {} --gateway-addresses {address}",
             self.other.context()
@@ -73,15 +74,32 @@ impl<'a> Linked<'a> {
     }
 
     /// Returns the name of a mirror of the other cluster's Service.
-    fn mirror(&self, service: &str) -> String {
+    pub(crate) fn mirror(&self, service: &str) -> String {
         format!("{service}-{}", self.other.context())
     }
 
-    fn service(&self, name: &str) -> Option<Value> {
-        let all = self
-            .cluster
-            .list(format!("services -n {}", shop::NAMESPACE));
-        all.into_iter().find(|it| it["metadata"]["name"] == name)
+    /// Waits until the mirror of the other cluster's Service has only endpoints that are not ready.
+    pub(crate) fn expect_not_ready(&self, service: &str) {
+        let name = format!("endpoints -n {} {}", shop::NAMESPACE, self.mirror(service));
+        eventually("the gateway is not ready", || {
+            let endpoints = self.cluster.json(format!("get {name}"));
+            let subset = &endpoints["subsets"][0];
+            let is_ready = !subset["addresses"].is_null();
+            let is_not_ready = !is_ready && subset["notReadyAddresses"].is_array();
+            is_not_ready.then_some(()).ok_or(endpoints.to_string())
+        });
+    }
+
+    /// Waits until the other cluster's Service has no mirror.
+    pub(crate) fn expect_no_mirror(&self, service: &str) {
+        let mirror = self.mirror(service);
+        eventually("the mirror is gone", || {
+            let all = self
+                .cluster
+                .list(format!("services -n {}", shop::NAMESPACE));
+            let found = all.iter().find(|it| it["metadata"]["name"] == *mirror);
+            found.map_or(Ok(()), |found| Err(found.to_string()))
+        });
     }
 }
 
@@ -102,8 +120,17 @@ impl Drop for Linked<'_> {
     }
 }
 
+/// Returns the address of a node.
+pub(crate) fn internal_ip(node: &Value) -> String {
+    let addresses = node["status"]["addresses"].as_array();
+    let is_internal = |address: &&Value| address["type"] == "InternalIP";
+    let found = addresses.into_iter().flatten().find(is_internal);
+    let address = found.and_then(|address| address["address"].as_str());
+    address.expect("a node with an address").to_owned()
+}
+
 /// Labels a Service of the shop; `KEY-` removes the label.
-fn label(cluster: &Cluster, service: &str, label: &str) {
+pub(crate) fn label(cluster: &Cluster, service: &str, label: &str) {
     cluster.kubectl(format!(
         "label service -n {} {service} --overwrite {label}",
         shop::NAMESPACE
@@ -111,7 +138,7 @@ fn label(cluster: &Cluster, service: &str, label: &str) {
 }
 
 /// Returns the names of the pods of `web`.
-fn pods(cluster: &Cluster) -> BTreeSet<String> {
+pub(crate) fn pods(cluster: &Cluster) -> BTreeSet<String> {
     let pods = cluster.pods(&format!("-n {} -l app=web", shop::NAMESPACE));
     let names = pods
         .iter()
@@ -131,7 +158,7 @@ fn request(shop: &Shop<'_>, service: &str) -> Result<(String, String), String> {
 }
 
 /// Waits until one of these pods responds to a request to a Service and sees this client.
-fn expect(shop: &Shop<'_>, service: &str, pods: &BTreeSet<String>, client: &str) {
+pub(crate) fn expect(shop: &Shop<'_>, service: &str, pods: &BTreeSet<String>, client: &str) {
     eventually(
         &format!("{service} responds to {client}"),
         || match request(shop, service)? {
@@ -152,23 +179,41 @@ fn identity(anchor: &TestCa) -> [String; 3] {
     ]
 }
 
+/// Two clusters with a mesh and the shop, linked both ways. They have one trust anchor.
+pub(crate) struct Pair<'a> {
+    pub(crate) links: [Linked<'a>; 2],
+    pub(crate) shops: [Shop<'a>; 2],
+    _meshes: [Installation<'a>; 2],
+}
+
+impl<'a> Pair<'a> {
+    pub(crate) fn open(west: &'a Cluster, east: &'a Cluster) -> Self {
+        let anchor = TestCa::new();
+        let install = |cluster| {
+            let values = identity(&anchor);
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            Installation::by_helm(cluster, &values)
+        };
+        let meshes = [install(west), install(east)];
+        let shops = [Shop::open(west), Shop::open(east)];
+        let links = [Linked::install(west, east), Linked::install(east, west)];
+        for link in &links {
+            link.link();
+        }
+        Self {
+            links,
+            shops,
+            _meshes: meshes,
+        }
+    }
+}
+
 #[test]
 fn clients_use_services_of_linked_clusters() {
     let Some((west, east)) = Cluster::acquire_two("links between two clusters") else {
         return;
     };
-    let anchor = TestCa::new();
-    let install = |cluster| {
-        let values = identity(&anchor);
-        let values: Vec<&str> = values.iter().map(String::as_str).collect();
-        Installation::by_helm(cluster, &values)
-    };
-    let _meshes = [install(&west), install(&east)];
-    let shops = [Shop::open(&west), Shop::open(&east)];
-    let links = [Linked::install(&west, &east), Linked::install(&east, &west)];
-    for link in &links {
-        link.link();
-    }
+    let Pair { links, shops, .. } = &Pair::open(&west, &east);
     let of_west = (&links[0], &shops[0], &east);
     let of_east = (&links[1], &shops[1], &west);
 
@@ -179,23 +224,15 @@ fn clients_use_services_of_linked_clusters() {
         label(other, "web", "mirror.linkerd.io/exported=remote-discovery");
         expect(shop, &mirror, &pods(other), CLIENT);
         label(other, "web", "mirror.linkerd.io/exported-");
-        eventually("the mirror is gone", || {
-            let found = link.service(&mirror);
-            found.map_or(Ok(()), |found| Err(found.to_string()))
-        });
+        link.expect_no_mirror("web");
     }
 
     for cluster in [&west, &east] {
-        label(cluster, "web", "mirror.linkerd.io/federated=member");
+        label(cluster, "web", FEDERATED);
     }
     for (_, shop, other) in [of_west, of_east] {
         expect(shop, "web-federated", &pods(other), CLIENT);
-        let own = if std::ptr::eq(other, &west) {
-            &east
-        } else {
-            &west
-        };
-        expect(shop, "web-federated", &pods(own), CLIENT);
+        expect(shop, "web-federated", &pods(shop.cluster()), CLIENT);
     }
     for cluster in [&west, &east] {
         let (green, output) = cluster.try_meshctl("multicluster check --wait 60s");
@@ -227,13 +264,7 @@ fn follows_the_gateway((link, shop, other): (&Linked<'_>, &Shop<'_>, &Cluster)) 
     gateways(true);
     scale(0);
     gateways(false);
-    eventually("the gateway is not ready", || {
-        let name = format!("endpoints -n {} {mirror}", shop::NAMESPACE);
-        let endpoints = link.cluster.json(format!("get {name}"));
-        let subset = &endpoints["subsets"][0];
-        let is_not_ready = subset["addresses"].is_null() && subset["notReadyAddresses"].is_array();
-        is_not_ready.then_some(()).ok_or(endpoints.to_string())
-    });
+    link.expect_not_ready("web");
     scale(1);
     gateways(true);
     expect(shop, &mirror, &pods(other), GATEWAY);

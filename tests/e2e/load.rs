@@ -5,6 +5,7 @@
 //! API server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::eventually::eventually;
@@ -13,6 +14,22 @@ use crate::shop;
 
 /// A running load.
 pub(crate) struct Load<'a>(Detached<'a>);
+
+/// A running load that logs every request.
+pub(crate) struct LoggedLoad<'a> {
+    load: Load<'a>,
+    /// File in the pod.
+    log: String,
+}
+
+/// A request of a [`LoggedLoad`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The time since 1970 when it ended.
+    pub(crate) ended: Duration,
+    /// Whether it got a 2xx or 3xx response.
+    pub(crate) succeeded: bool,
+}
 
 /// Running downloads.
 pub(crate) struct Downloads<'a>(Detached<'a>);
@@ -70,11 +87,15 @@ impl<'a> Load<'a> {
             HttpVersion::Http1 => "--h1",
             HttpVersion::Http2 => "",
         };
+        Self::start_with(cluster, url, protocol, rate, seconds)
+    }
+
+    fn start_with(cluster: &'a Cluster, url: &str, options: &str, rate: u32, seconds: u32) -> Self {
         let each = rate / CONNECTIONS;
         Self(Detached::start(
             cluster,
             &format!("the load on {url} for {seconds} s"),
-            &format!("h2load {protocol} -c {CONNECTIONS} --rps {each} -D {seconds} {url}"),
+            &format!("h2load {options} -c {CONNECTIONS} --rps {each} -D {seconds} {url}"),
         ))
     }
 
@@ -86,6 +107,25 @@ impl<'a> Load<'a> {
     /// Waits for the end of the load.
     pub(crate) fn finish(self) -> LoadReport {
         parse_report(self.0.finish())
+    }
+}
+
+impl<'a> LoggedLoad<'a> {
+    /// Starts a load by HTTP/1.1, as [`Load::start`] does.
+    pub(crate) fn start(cluster: &'a Cluster, url: &str, rate: u32, seconds: u32) -> Self {
+        let log = format!("/tmp/requests-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let options = format!("--h1 --log-file={log}");
+        let load = Load::start_with(cluster, url, &options, rate, seconds);
+        Self { load, log }
+    }
+
+    /// Waits for the end of the load, and returns its requests.
+    pub(crate) fn finish(self) -> Vec<Request> {
+        let pod = self.load.0;
+        eventually(&format!("the end of {}", pod.what), || !pod.is_running());
+        let (ok, log) = pod.run(&format!("cat {}", self.log));
+        assert!(ok, "{}: {log}", pod.output());
+        log.lines().map(parse_request).collect()
     }
 }
 
@@ -159,6 +199,19 @@ impl<'a> Detached<'a> {
     fn run(&self, script: &str) -> (bool, String) {
         self.cluster
             .exec(shop::NAMESPACE, "deployment/client", ["sh", "-c", script])
+    }
+}
+
+/// Parses a line of the log: when the request was sent, in microseconds since 1970, its status, and
+/// its duration in microseconds. The status is -1 if there was no response.
+fn parse_request(line: &str) -> Request {
+    let fields = line.split('\t').map(|field| field.parse().ok());
+    match fields.collect::<Option<Vec<i64>>>().as_deref() {
+        Some(&[sent, status, duration]) => Request {
+            ended: Duration::from_micros((sent + duration).unsigned_abs()),
+            succeeded: (200..400).contains(&status),
+        },
+        _ => panic!("h2load logged {line:?}"),
     }
 }
 

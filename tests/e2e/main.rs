@@ -17,6 +17,7 @@ mod definitions;
 mod families;
 mod faults;
 mod linked;
+mod linked_faults;
 mod load;
 mod node;
 mod outages;
