@@ -19,6 +19,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use mesh_api::identity::MAX_TRUST_BUNDLE;
 use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
+use mesh_core::trust_domain::ForeignAnchors;
 use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
 use mesh_k8s::trust::{BUNDLE_CONFIG_MAP, NUMBER_KEY};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
@@ -117,14 +118,15 @@ impl Publisher {
         if verified.len() > MAX_TRUST_BUNDLE {
             return Err(PublishError::TooLarge(verified.len()));
         }
-        let now = SystemTime::now();
+        let (none, now) = (ForeignAnchors::new(), SystemTime::now());
         let Some(record) = &self.record else {
             let current = self.bundles.borrow().clone();
             if current
                 .as_ref()
                 .is_none_or(|current| current.anchors != verified)
             {
-                self.send(TrustBundle::following(current.as_deref(), verified, now));
+                let bundle = TrustBundle::following(current.as_deref(), verified, &none, now);
+                self.send(bundle);
             }
             return Ok(());
         };
@@ -132,7 +134,8 @@ impl Publisher {
         let recorded = record.read(RECORD).await?;
         let source = record.read(SOURCE).await?;
         let last = read_record(&recorded);
-        match publish_step(last, entry(&source, TRUST_ROOTS_KEY), verified, now) {
+        let source = entry(&source, TRUST_ROOTS_KEY);
+        match publish_step(last, source, verified, &none, now) {
             PublishStep::Send(bundle) => self.send(bundle),
             // After a conflict the next step reads what the other replica has written.
             PublishStep::Write(bundle) => {
@@ -217,6 +220,7 @@ fn read_record(recorded: &ConfigMap) -> Option<TrustBundle> {
     Some(TrustBundle {
         number: entry(recorded, NUMBER_KEY)?.parse().ok()?,
         anchors: entry(recorded, TRUST_ROOTS_KEY)?.to_owned(),
+        foreign: ForeignAnchors::new(),
     })
 }
 
@@ -242,6 +246,7 @@ mod tests {
         let bundle = TrustBundle {
             number: 7,
             anchors: "one".to_owned(),
+            foreign: ForeignAnchors::new(),
         };
         for (entries, expected) in [
             (&[][..], None),

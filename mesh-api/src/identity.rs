@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use mesh_core::trust_bundle::TrustBundle;
+use mesh_core::trust_domain::{ForeignAnchors, MAX_FOREIGN_ANCHORS, MAX_FOREIGN_DOMAINS};
 
 use crate::field::{InvalidField, required};
 use crate::mesh::identity;
@@ -64,9 +65,14 @@ pub fn to_proto(issued: &IssuedCertificate) -> CertifyResponse {
 ///
 /// # Errors
 ///
-/// The number is missing, or the anchors are missing or exceed [`MAX_TRUST_BUNDLE`].
+/// The number is missing, the anchors are missing or exceed [`MAX_TRUST_BUNDLE`], or foreign ones
+/// exceed their limits or have a domain twice.
 pub fn trust_bundle(message: identity::TrustBundle) -> Result<TrustBundle, InvalidField> {
-    let identity::TrustBundle { number, anchors } = message;
+    let identity::TrustBundle {
+        number,
+        anchors,
+        foreign,
+    } = message;
     if number == 0 {
         return Err(InvalidField::missing("number"));
     }
@@ -81,7 +87,48 @@ pub fn trust_bundle(message: identity::TrustBundle) -> Result<TrustBundle, Inval
             found,
         ));
     }
-    Ok(TrustBundle { number, anchors })
+    Ok(TrustBundle {
+        number,
+        anchors,
+        foreign: foreign_anchors(foreign)?,
+    })
+}
+
+fn foreign_anchors(
+    messages: Vec<identity::ForeignAnchors>,
+) -> Result<ForeignAnchors, InvalidField> {
+    if messages.len() > MAX_FOREIGN_DOMAINS {
+        let found = format!("{} domains", messages.len());
+        return Err(InvalidField::not_a("list of at most 32", "foreign", found));
+    }
+    let mut foreign = ForeignAnchors::new();
+    let mut bytes = 0;
+    for message in messages {
+        let identity::ForeignAnchors {
+            trust_domain,
+            anchors,
+        } = message;
+        bytes += anchors.len();
+        if anchors.is_empty() {
+            return Err(InvalidField::missing("foreign.anchors"));
+        }
+        if bytes > MAX_FOREIGN_ANCHORS {
+            let found = format!("{bytes} bytes and more");
+            return Err(InvalidField::not_a(
+                "list of at most 512 KiB",
+                "foreign",
+                found,
+            ));
+        }
+        if foreign.insert(trust_domain.clone(), anchors).is_some() {
+            return Err(InvalidField::not_a(
+                "list of different trust domains",
+                "foreign",
+                trust_domain,
+            ));
+        }
+    }
+    Ok(foreign)
 }
 
 /// Converts trust anchors to a message.
@@ -89,6 +136,14 @@ pub fn trust_bundle_to_proto(bundle: &TrustBundle) -> identity::TrustBundle {
     identity::TrustBundle {
         number: bundle.number,
         anchors: bundle.anchors.clone(),
+        foreign: bundle
+            .foreign
+            .iter()
+            .map(|(trust_domain, anchors)| identity::ForeignAnchors {
+                trust_domain: trust_domain.clone(),
+                anchors: anchors.clone(),
+            })
+            .collect(),
     }
 }
 
@@ -113,11 +168,38 @@ mod tests {
         let bundle = |number, length| TrustBundle {
             number,
             anchors: "a".repeat(length),
+            foreign: ForeignAnchors::new(),
         };
         let largest = bundle(7, MAX_TRUST_BUNDLE);
         assert_eq!(trust_bundle(trust_bundle_to_proto(&largest)), Ok(largest));
         for invalid in [bundle(0, 1), bundle(7, 0), bundle(7, MAX_TRUST_BUNDLE + 1)] {
             trust_bundle(trust_bundle_to_proto(&invalid)).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn foreign_anchors_round_trip_up_to_their_limits() {
+        let with = |domains: usize, length: usize| {
+            let foreign = (0..domains).map(|at| (format!("{at}.example"), "a".repeat(length)));
+            trust_bundle_to_proto(&TrustBundle {
+                number: 7,
+                anchors: "a".to_owned(),
+                foreign: foreign.collect(),
+            })
+        };
+        let most = MAX_FOREIGN_ANCHORS / MAX_FOREIGN_DOMAINS;
+        let largest = with(MAX_FOREIGN_DOMAINS, most);
+        let bundle = trust_bundle(largest.clone()).unwrap();
+        assert_eq!(trust_bundle_to_proto(&bundle), largest);
+        let mut twice = with(1, 1);
+        twice.foreign.push(twice.foreign[0].clone());
+        for invalid in [
+            with(MAX_FOREIGN_DOMAINS + 1, 1),
+            with(MAX_FOREIGN_DOMAINS, most + 1),
+            with(1, 0),
+            twice,
+        ] {
+            trust_bundle(invalid).unwrap_err();
         }
     }
 

@@ -29,4 +29,5 @@ pub mod route;
 pub mod tap;
 pub mod trace;
 pub mod trust_bundle;
+pub mod trust_domain;
 pub mod units;

@@ -1,8 +1,11 @@
 //! Trust anchors with numbers: how the identity service numbers a change, and which anchors a proxy
-//! takes from it (docs/adr/0173).
+//! takes from it (docs/adr/0173). Foreign trust domains have the number of the bundle that they are
+//! part of (docs/adr/0228).
 
 use std::cmp::Ordering;
 use std::time::SystemTime;
+
+use crate::trust_domain::ForeignAnchors;
 
 /// The trust anchors of the mesh. A higher number replaces a lower one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +14,8 @@ pub struct TrustBundle {
     pub number: u64,
     /// In PEM.
     pub anchors: String,
+    /// The anchors of foreign trust domains, each valid for its names only.
+    pub foreign: ForeignAnchors,
 }
 
 /// What a replica of the identity service does with the anchors that it has read.
@@ -43,13 +48,19 @@ pub enum BundleRefusal {
 impl TrustBundle {
     /// Returns the bundle with other anchors that follows `last`. Its number is at least the time
     /// in seconds, so that it also increases when the last one is lost.
-    pub fn following(last: Option<&Self>, anchors: &str, now: SystemTime) -> Self {
+    pub fn following(
+        last: Option<&Self>,
+        anchors: &str,
+        foreign: &ForeignAnchors,
+        now: SystemTime,
+    ) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
         let seconds = since_1970.map_or(1, |since| since.as_secs());
         let least = last.map_or(1, |last| last.number.saturating_add(1));
         Self {
             number: least.max(seconds),
             anchors: anchors.to_owned(),
+            foreign: foreign.clone(),
         }
     }
 
@@ -79,18 +90,25 @@ impl TrustBundle {
 /// anchors of the object that operators write, which must be read after the record. `verified` are
 /// the anchors in the files of this process, which it has verified with its issuer. So a replica
 /// whose files are late writes nothing, and one that writes has read a source at least as new as
-/// the record.
+/// the record. `foreign` are the anchors of the foreign trust domains that are trusted now.
 pub fn publish_step(
     last: Option<TrustBundle>,
     source: Option<&str>,
     verified: &str,
+    foreign: &ForeignAnchors,
     now: SystemTime,
 ) -> PublishStep {
-    let is_recorded = last.as_ref().is_some_and(|last| last.anchors == verified);
-    if !is_recorded && source == Some(verified) {
-        return PublishStep::Write(TrustBundle::following(last.as_ref(), verified, now));
+    let recorded = last.as_ref().map(|last| last.anchors.as_str());
+    let anchors = source.filter(|source| *source == verified).or(recorded);
+    let next = match (anchors, &last) {
+        (None, _) => return PublishStep::Wait,
+        (Some(anchors), Some(last)) if last.anchors == anchors && last.foreign == *foreign => None,
+        (Some(anchors), last) => Some(TrustBundle::following(last.as_ref(), anchors, foreign, now)),
+    };
+    match (next, last) {
+        (Some(next), _) => PublishStep::Write(next),
+        (None, last) => last.map_or(PublishStep::Wait, PublishStep::Send),
     }
-    last.map_or(PublishStep::Wait, PublishStep::Send)
 }
 
 #[cfg(test)]
@@ -105,7 +123,12 @@ mod tests {
         TrustBundle {
             number,
             anchors: anchors.to_owned(),
+            foreign: ForeignAnchors::new(),
         }
+    }
+
+    fn west(anchors: &str) -> ForeignAnchors {
+        [("west.example".to_owned(), anchors.to_owned())].into()
     }
 
     #[test]
@@ -128,14 +151,66 @@ mod tests {
             (recorded(), Some("two"), "two", write(NOW + 1, "two")),
             (future(), Some("two"), "two", write(NOW + 901, "two")),
         ] {
-            assert_eq!(publish_step(last, source, verified, now), expected);
+            let none = ForeignAnchors::new();
+            assert_eq!(publish_step(last, source, verified, &none, now), expected);
         }
+    }
+
+    #[test]
+    fn changed_foreign_anchors_get_the_next_number_with_the_recorded_own_ones() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
+        let with = |number, anchors, foreign| TrustBundle {
+            foreign,
+            ..bundle(number, anchors)
+        };
+        let step = |last, source, verified, foreign: &ForeignAnchors| {
+            publish_step(last, Some(source), verified, foreign, now)
+        };
+        let none = ForeignAnchors::new();
+        let before = || Some(with(NOW, "one", west("a")));
+        for (source, verified, foreign, expected) in [
+            (
+                "one",
+                "one",
+                west("a"),
+                PublishStep::Send(with(NOW, "one", west("a"))),
+            ),
+            (
+                "one",
+                "one",
+                west("b"),
+                PublishStep::Write(with(NOW + 1, "one", west("b"))),
+            ),
+            (
+                "one",
+                "one",
+                none.clone(),
+                PublishStep::Write(bundle(NOW + 1, "one")),
+            ),
+            // The files of this replica are late.
+            (
+                "two",
+                "one",
+                west("b"),
+                PublishStep::Write(with(NOW + 1, "one", west("b"))),
+            ),
+            (
+                "two",
+                "two",
+                west("b"),
+                PublishStep::Write(with(NOW + 1, "two", west("b"))),
+            ),
+        ] {
+            assert_eq!(step(before(), source, verified, &foreign), expected);
+        }
+        assert_eq!(step(None, "two", "one", &west("a")), PublishStep::Wait);
     }
 
     #[test]
     fn number_does_not_overflow() {
         let last = bundle(u64::MAX, "one");
-        let next = TrustBundle::following(Some(&last), "two", SystemTime::UNIX_EPOCH);
+        let foreign = ForeignAnchors::new();
+        let next = TrustBundle::following(Some(&last), "two", &foreign, SystemTime::UNIX_EPOCH);
         assert_eq!(next.number, u64::MAX);
     }
 
@@ -156,5 +231,13 @@ mod tests {
             assert_eq!(new.replaces(Some(&current)), expected, "{new:?}");
             assert_eq!(new.replaces(None), Ok(true));
         }
+        let other = TrustBundle {
+            foreign: west("a"),
+            ..current.clone()
+        };
+        assert_eq!(
+            other.replaces(Some(&current)),
+            Err(BundleRefusal::Ambiguous(5))
+        );
     }
 }

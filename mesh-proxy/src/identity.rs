@@ -27,7 +27,7 @@ use mesh_runtime::task::Supervisor;
 use tokio::time::timeout;
 use tonic::Status;
 
-use self::bundle::BundleFollower;
+use self::bundle::{BundleFollower, Bundles};
 use self::published::Published;
 use self::schedule::Schedule;
 use self::workload_api::WorkloadApi;
@@ -111,8 +111,9 @@ pub(crate) fn start(
         (None, Some(client)) => {
             let backoff = config.control.backoff;
             let credentials = credentials.clone();
-            let follower =
-                BundleFollower::new(client, backoff, credentials, publish_anchors, registry);
+            let own_domain = own.mesh_trust_domain().map(str::to_owned);
+            let bundles = Bundles::new(own_domain, publish_anchors, registry);
+            let follower = BundleFollower::new(client, backoff, credentials, bundles);
             supervisor.spawn("trust-anchors", follower.run());
         }
         // The anchors do not change.

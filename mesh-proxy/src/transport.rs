@@ -13,6 +13,7 @@ pub(crate) mod io;
 pub(crate) mod listen;
 pub(crate) mod original_dst;
 pub(crate) mod reset;
+pub(crate) mod revocation;
 pub(crate) mod scratch;
 pub(crate) mod socket;
 mod source_port;

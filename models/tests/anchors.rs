@@ -17,6 +17,7 @@ use mesh_core::anchor_rotation::{
     Root as Signed, Rotation as Properties, Workload, next,
 };
 use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
+use mesh_core::trust_domain::ForeignAnchors;
 use mesh_models::violated;
 use stateright::{Model, Property};
 
@@ -286,7 +287,7 @@ fn decide(
 ) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(state.time);
     let verified = state.replicas[replica].anchors;
-    match publish_step(last, Some(source), verified, now) {
+    match publish_step(last, Some(source), verified, &ForeignAnchors::new(), now) {
         PublishStep::Send(bundle) => state.replicas[replica].sent = Some(bundle),
         PublishStep::Write(bundle) => {
             // The write names the version that was read.
@@ -318,6 +319,7 @@ impl Model for Rotation {
         let bundle = TrustBundle {
             number: START,
             anchors: OLD.to_owned(),
+            foreign: ForeignAnchors::new(),
         };
         let replica = Replica {
             anchors: OLD,
@@ -405,6 +407,7 @@ impl Model for Rotation {
                 let first = TrustBundle {
                     number: START,
                     anchors: OLD.to_owned(),
+                    foreign: ForeignAnchors::new(),
                 };
                 state.record = (action == Action::RestoreRecord).then_some(first);
             }

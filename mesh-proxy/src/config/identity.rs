@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mesh_core::identity::Identity;
 use mesh_core::resilience::Backoff;
+use mesh_core::trust_domain;
 
 use super::env::Env;
 use super::server::connect_backoff;
@@ -105,6 +106,15 @@ impl IdentityConfig {
             max_refresh,
             source: source?,
         })
+    }
+
+    /// Returns the trust domain of the mesh. A machine's identity may be of another one; the
+    /// identity service is of the mesh.
+    pub(crate) fn mesh_trust_domain(&self) -> Option<&str> {
+        let service = || self.source.service()?.identity.as_ref();
+        let own = Some(&self.id).filter(|id| matches!(id, Identity::Dns(_)));
+        let id = own.or_else(service)?;
+        trust_domain::of_service_account(id.as_str())
     }
 }
 

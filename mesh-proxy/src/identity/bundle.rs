@@ -6,6 +6,10 @@
 //! backup, cannot bring back an anchor that was withdrawn. The number is not kept across a restart
 //! of the proxy. The identity service of Linkerd sends no anchors; the environment's then stay in
 //! use.
+//!
+//! A bundle has the anchors of foreign trust domains besides, which are valid for their names only
+//! (docs/adr/0228). A domain that it no longer has is not trusted from then on, and its connections
+//! end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,13 +38,16 @@ pub(super) struct BundleFollower {
 
 /// The bundle in use, and where it is published.
 #[derive(Debug)]
-struct Bundles {
+pub(super) struct Bundles {
+    /// The trust domain of the mesh, which no foreign one may overlap; `None` if it is unknown.
+    own_domain: Option<String>,
     anchors: watch::Sender<TrustAnchors>,
     /// `None` while the environment's anchors are in use.
     current: Option<TrustBundle>,
     /// Whether the service has no trust anchors. Only changes are logged.
     is_unsupported: bool,
     number: Gauge,
+    foreign: Gauge,
     refused: Counter,
 }
 
@@ -72,14 +79,13 @@ impl BundleFollower {
         client: Client,
         backoff: Backoff,
         credentials: watch::Receiver<Option<Arc<Credentials>>>,
-        anchors: watch::Sender<TrustAnchors>,
-        registry: &Registry,
+        bundles: Bundles,
     ) -> Self {
         Self {
             client,
             backoff,
             credentials,
-            bundles: Bundles::new(anchors, registry),
+            bundles,
         }
     }
 
@@ -117,9 +123,14 @@ impl BundleFollower {
 }
 
 impl Bundles {
-    fn new(anchors: watch::Sender<TrustAnchors>, registry: &Registry) -> Self {
+    pub(super) fn new(
+        own_domain: Option<String>,
+        anchors: watch::Sender<TrustAnchors>,
+        registry: &Registry,
+    ) -> Self {
         let none = Labels::new();
         Self {
+            own_domain,
             anchors,
             current: None,
             is_unsupported: false,
@@ -127,6 +138,12 @@ impl Bundles {
                 .gauge_family(
                     "mesh_trust_bundle_number",
                     "Number of the trust anchors that this proxy got from the identity service; 0 while it uses those of its environment",
+                )
+                .with(&none),
+            foreign: registry
+                .gauge_family(
+                    "mesh_foreign_trust_domains",
+                    "Foreign trust domains that this proxy trusts for their own names, by the anchors that the identity service sends",
                 )
                 .with(&none),
             refused: registry
@@ -164,11 +181,21 @@ impl Bundles {
         if !new.replaces(self.current.as_ref())? {
             return Ok(false);
         }
-        let anchors = TrustAnchors::from_pem(&new.anchors)?;
+        let mesh = TrustAnchors::from_pem(&new.anchors)?;
+        let mut foreign = self.anchors.borrow().foreign().clone();
+        let removed = foreign.retain(|domain| new.foreign.contains_key(domain));
+        for (domain, pem) in &new.foreign {
+            if let Err(error) = foreign.insert(domain, pem, self.own_domain.as_deref()) {
+                self.refused.inc();
+                tracing::error!(%error, domain, "Anchors of a foreign trust domain refused");
+            }
+        }
         let number = new.number;
         self.number.set(i64::try_from(number).unwrap_or(i64::MAX));
         self.current = Some(new);
-        let count = anchors.len();
+        let (count, domains) = (mesh.len(), foreign.len());
+        self.foreign.set(i64::try_from(domains).unwrap_or(i64::MAX));
+        let anchors = mesh.with_foreign(foreign);
         let is_changed = self.anchors.send_if_modified(|current| {
             let is_changed = *current != anchors;
             if is_changed {
@@ -176,7 +203,14 @@ impl Bundles {
             }
             is_changed
         });
-        tracing::info!(anchors = count, number, "Received trust anchors");
+        // A handshake by the anchors before would be admitted by them, and ends too.
+        removed.end_connections();
+        tracing::info!(
+            anchors = count,
+            number,
+            foreign_domains = domains,
+            "Received trust anchors"
+        );
         Ok(is_changed)
     }
 
@@ -208,22 +242,42 @@ mod tests {
     use crate::tls::tests::TestCa;
 
     fn message(number: u64, anchors: &str) -> Event<wire::TrustBundle> {
+        with_foreign(number, anchors, &[])
+    }
+
+    fn with_foreign(
+        number: u64,
+        anchors: &str,
+        foreign: &[(&str, &str)],
+    ) -> Event<wire::TrustBundle> {
+        let foreign = foreign
+            .iter()
+            .map(|(domain, anchors)| wire::ForeignAnchors {
+                trust_domain: (*domain).to_owned(),
+                anchors: (*anchors).to_owned(),
+            });
         Event::Message {
             first: true,
             message: wire::TrustBundle {
                 number,
                 anchors: anchors.to_owned(),
+                foreign: foreign.collect(),
             },
         }
+    }
+
+    fn bundles(anchors: &TestCa, registry: &Registry) -> (Bundles, watch::Receiver<TrustAnchors>) {
+        let (publish, published) = watch::channel(anchors.anchors());
+        let own = Some("cluster.local".to_owned());
+        (Bundles::new(own, publish, registry), published)
     }
 
     #[test]
     fn only_a_higher_number_replaces_the_anchors() {
         let (old, new) = (TestCa::new(), TestCa::new());
         let both = format!("{}{}", old.pem, new.pem);
-        let (publish, anchors) = watch::channel(old.anchors());
         let registry = Registry::new();
-        let mut bundles = Bundles::new(publish, &registry);
+        let (mut bundles, anchors) = bundles(&old, &registry);
         for (number, pem, is_used) in [
             // The environment's anchors: nothing changes.
             (5, &old.pem, false),
@@ -250,10 +304,64 @@ mod tests {
     }
 
     #[test]
-    fn identity_service_without_anchors_is_asked_again_later() {
+    fn foreign_domains_are_those_of_the_bundle_except_for_invalid_ones() {
+        let (own, foreign, other) = (TestCa::new(), TestCa::new(), TestCa::new());
+        let registry = Registry::new();
+        let (mut bundles, anchors) = bundles(&own, &registry);
+        let mut apply = |number, domains: &[(&str, &str)]| {
+            bundles.apply(with_foreign(number, &own.pem, domains));
+            anchors.borrow().clone()
+        };
+        let with = |domains: &[(&str, &TestCa)], from: &TrustAnchors| {
+            // Cloned, so that what ends the connections of a domain is the same.
+            let mut expected = from.foreign().clone();
+            let _removed = expected.retain(|domain| domains.iter().any(|it| it.0 == domain));
+            for (domain, ca) in domains {
+                let own = Some("cluster.local");
+                expected.insert(domain, &ca.pem, own).unwrap();
+            }
+            own.anchors().with_foreign(expected)
+        };
+        let first = apply(1, &[("west.example", &foreign.pem)]);
+        assert_eq!(first, with(&[("west.example", &foreign)], &first));
+        // Invalid anchors change nothing; other domains are not affected.
+        let second = apply(
+            2,
+            &[
+                ("cluster.local", &other.pem),
+                ("local", &other.pem),
+                ("a.west.example", &other.pem),
+                ("south.example", &other.pem),
+                ("west.example", "no certificate"),
+            ],
+        );
+        let both = [("south.example", &other), ("west.example", &foreign)];
+        // `a.west.example` comes first in the order of names, but `west.example` is in use.
+        assert_eq!(second, with(&both, &second));
+        assert_eq!(apply(3, &[("south.example", &own.pem)]).foreign().len(), 1);
+        assert_eq!(apply(4, &[]), own.anchors());
+        let text = String::from_utf8(registry.encode()).unwrap();
+        for line in [
+            "mesh_foreign_trust_domains 0\n",
+            "mesh_trust_bundles_refused_total 4\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn mesh_without_a_known_trust_domain_trusts_no_foreign_one() {
         let ca = TestCa::new();
         let (publish, anchors) = watch::channel(ca.anchors());
-        let mut bundles = Bundles::new(publish, &Registry::new());
+        let mut bundles = Bundles::new(None, publish, &Registry::new());
+        bundles.apply(with_foreign(1, &ca.pem, &[("west.example", &ca.pem)]));
+        assert_eq!(*anchors.borrow(), ca.anchors());
+    }
+
+    #[test]
+    fn identity_service_without_anchors_is_asked_again_later() {
+        let ca = TestCa::new();
+        let (mut bundles, anchors) = bundles(&ca, &Registry::new());
         assert!(!bundles.apply(Event::Failed(Status::unimplemented("unknown service"))));
         let decision = bundles.decide();
         assert_eq!(decision, RetryDecision::RetryAfter(RETRY_UNSUPPORTED));

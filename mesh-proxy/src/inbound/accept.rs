@@ -29,6 +29,10 @@ use crate::transport::listen::AcceptedConnection;
 use crate::transport::{Io, Stage};
 
 /// A connection with resolved TLS, policy and protocol.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "returned once for each connection and taken apart at once"
+)]
 pub(super) enum ResolvedConnection {
     Tunnel(Tunnel),
     Http {

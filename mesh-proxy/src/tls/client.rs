@@ -17,6 +17,7 @@ use super::trust::TrustAnchors;
 use super::verify::ServerVerifier;
 use super::{Credentials, Purpose, certificate, crypto, handshake};
 use crate::transport::Io;
+use crate::transport::revocation::Admission;
 
 /// Performs a handshake as the client. Returns whether the server selected the ALPN protocol of the
 /// transport header, which is offered when `alpn` is set.
@@ -35,7 +36,8 @@ pub(crate) async fn connect(
     let config = credentials
         .client_config(&session)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    perform_handshake(io, config, peer, purpose).await
+    let admission = credentials.admit(&peer.id)?;
+    perform_handshake(io, config, peer, purpose, admission).await
 }
 
 /// Performs a handshake as a client without a certificate, to request the first one.
@@ -46,7 +48,7 @@ pub(crate) async fn connect_anonymously(
 ) -> Result<Io, TlsError> {
     let config = anonymous_config(anchors, peer)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-    let (stream, _alpn) = perform_handshake(io, config, peer, Purpose::Control).await?;
+    let (stream, _alpn) = perform_handshake(io, config, peer, Purpose::Control, None).await?;
     Ok(stream)
 }
 
@@ -68,6 +70,7 @@ async fn perform_handshake(
     config: Arc<ClientConfig>,
     peer: &TlsPeer,
     purpose: Purpose,
+    admission: Option<Arc<Admission>>,
 ) -> Result<(Io, bool), TlsError> {
     let name = ServerName::try_from(peer.server_name.to_string())
         .map_err(|_invalid| TlsError::ServerName(peer.server_name.to_string()))?;
@@ -77,7 +80,10 @@ async fn perform_handshake(
         Purpose::Traffic => {
             let connection = UnbufferedClientConnection::new(config, name)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-            let (stream, alpn) = Box::pin(handshake::perform(io, connection, check)).await?;
+            let (mut stream, alpn) = Box::pin(handshake::perform(io, connection, check)).await?;
+            if let Some(admission) = admission {
+                stream.end_with(admission);
+            }
             Ok((Io::records(stream), alpn))
         }
         Purpose::Control => {

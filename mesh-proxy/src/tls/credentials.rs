@@ -13,12 +13,13 @@ use rustls_pki_types::CertificateDer;
 
 use super::chains::VerifiedChains;
 use super::csr::CertificateRequest;
-use super::error::CredentialsError;
+use super::error::{CredentialsError, TlsError};
 use super::sessions::{ClientConfigs, SessionKey, TicketStore};
 use super::trust::{DomainBundles, TrustAnchors};
 use super::verify::{self, ClientVerifier, ServerVerifier};
 use super::{certificate, crypto};
 use crate::transport::header;
+use crate::transport::revocation::Admission;
 
 /// A certificate that was issued to this proxy.
 #[derive(Clone, Debug)]
@@ -161,6 +162,18 @@ impl Credentials {
         verify::verify_own_chain(&self.certified.cert, &self.id, &mesh).is_ok()
     }
 
+    /// Admits a connection with a verified peer. It ends with the trust in the peer's domain, if
+    /// that is a foreign one.
+    pub(super) fn admit(&self, peer: &Identity) -> Result<Option<Arc<Admission>>, TlsError> {
+        let Some(revocation) = self.anchors.revocation_of(peer) else {
+            return Ok(None);
+        };
+        let admission = revocation.admit();
+        admission
+            .map(Some)
+            .ok_or_else(|| TlsError::Revoked(peer.clone()))
+    }
+
     #[cfg(test)]
     pub(crate) fn anchors(&self) -> &TrustAnchors {
         &self.anchors
@@ -189,7 +202,7 @@ fn build_server_config(
     chains: &Arc<VerifiedChains>,
     alpn: bool,
 ) -> Result<Arc<ServerConfig>, CredentialsError> {
-    let verifier = ClientVerifier::new(anchors, chains.clone()).map_err(CredentialsError::Setup)?;
+    let verifier = ClientVerifier::new(anchors, chains.clone());
     let resolver: Arc<dyn ResolvesServerCert> = certificate.clone();
     let mut config = ServerConfig::builder_with_provider(crypto::provider())
         .with_protocol_versions(crypto::VERSIONS)

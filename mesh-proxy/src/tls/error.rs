@@ -57,4 +57,6 @@ pub(crate) enum TlsError {
     Peer(#[source] PeerError),
     #[error("invalid TLS server name {0:?}")]
     ServerName(String),
+    #[error("the trust domain of {0} is no longer trusted")]
+    Revoked(Identity),
 }

@@ -1,12 +1,11 @@
 //! TLS server: terminates TLS of clients of the mesh. Runs on data threads, and on the control
 //! thread for the admin interface.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_core::identity::Identity;
 use mesh_planted::Bug;
-use rustls::server::{ServerConfig, UnbufferedServerConnection};
+use rustls::server::UnbufferedServerConnection;
 use rustls::{CommonState, HandshakeKind};
 use tokio_rustls::TlsAcceptor;
 
@@ -37,8 +36,7 @@ pub(crate) async fn terminate(
 ) -> Result<(Io, ClientTlsInfo), TlsError> {
     // Boxed: otherwise kilobytes of handshake state would be part of every connection's future
     // until the connection closes.
-    let config = credentials.server_config(alpn);
-    let handshake = Box::pin(perform_handshake(io, config, purpose));
+    let handshake = Box::pin(perform_handshake(io, credentials, alpn, purpose));
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
         .await
         .map_err(|_elapsed| TlsError::TimedOut(HANDSHAKE_TIMEOUT))?
@@ -46,14 +44,21 @@ pub(crate) async fn terminate(
 
 async fn perform_handshake(
     io: Io,
-    config: Arc<ServerConfig>,
+    credentials: &Credentials,
+    alpn: bool,
     purpose: Purpose,
 ) -> Result<(Io, ClientTlsInfo), TlsError> {
+    let config = credentials.server_config(alpn);
     match purpose {
         Purpose::Traffic => {
             let connection = UnbufferedServerConnection::new(config)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
-            let (stream, info) = handshake::perform(io, connection, client_info).await?;
+            let (mut stream, info) = handshake::perform(io, connection, client_info).await?;
+            if let Some(id) = &info.id
+                && let Some(admission) = credentials.admit(id)?
+            {
+                stream.end_with(admission);
+            }
             Ok((Io::records(stream), info))
         }
         Purpose::Control => {

@@ -1,15 +1,14 @@
 //! Verification of a peer's certificate: its chain, that it holds exactly one identity, and for
 //! servers that the identity is the expected one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mesh_core::identity::Identity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError,
     PeerIncompatible, RootCertStore, SignatureScheme,
@@ -33,10 +32,7 @@ pub(super) struct ServerVerifier {
 /// Accepts any client of the mesh, and clients without a certificate.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
-    /// Verifies by the anchors of the mesh.
-    mesh: Arc<dyn ClientCertVerifier>,
-    /// By SPIFFE trust domain; each verifies by the anchors of that domain.
-    domains: BTreeMap<String, Arc<dyn ClientCertVerifier>>,
+    anchors: TrustAnchors,
     chains: Arc<VerifiedChains>,
 }
 
@@ -48,7 +44,7 @@ impl ServerVerifier {
         chains: Arc<VerifiedChains>,
     ) -> Self {
         Self {
-            roots: anchors.roots_of(&expected),
+            roots: anchors.roots_of(&expected).store(),
             expected,
             chains,
             algorithms: crypto::provider().signature_verification_algorithms,
@@ -105,15 +101,15 @@ impl ServerCertVerifier for ServerVerifier {
 
 impl ClientVerifier {
     /// Creates a verifier. `chains` must belong to these anchors and to clients.
-    pub(super) fn new(anchors: &TrustAnchors, chains: Arc<VerifiedChains>) -> Result<Self, Error> {
-        let domains = anchors
-            .domains()
-            .map(|(domain, roots)| Ok((domain.to_owned(), chain_verifier(roots)?)));
-        Ok(Self {
-            mesh: chain_verifier(anchors.roots_of_mesh())?,
-            domains: domains.collect::<Result<_, Error>>()?,
+    pub(super) fn new(anchors: &TrustAnchors, chains: Arc<VerifiedChains>) -> Self {
+        Self {
+            anchors: anchors.clone(),
             chains,
-        })
+        }
+    }
+
+    fn of_mesh(&self) -> &dyn ClientCertVerifier {
+        self.anchors.roots_of_mesh().clients()
     }
 
     /// Returns the verifier of a client's chain, which its name decides.
@@ -121,35 +117,22 @@ impl ClientVerifier {
         &self,
         end_entity: &CertificateDer<'_>,
     ) -> Result<&dyn ClientCertVerifier, Error> {
-        // Without domains no unverified certificate is read for its name.
-        if self.domains.is_empty() {
-            return Ok(&*self.mesh);
+        // Without other anchors no unverified certificate is read for its name.
+        if self.anchors.are_only_of_mesh() {
+            return Ok(self.of_mesh());
         }
         let id = certificate::identity_of(end_entity).map_err(rejection)?;
-        let domain = id
-            .spiffe_trust_domain()
-            .and_then(|domain| self.domains.get(domain));
-        Ok(&**domain.unwrap_or(&self.mesh))
+        Ok(self.anchors.roots_of(&id).clients())
     }
-}
-
-fn chain_verifier(roots: Arc<RootCertStore>) -> Result<Arc<dyn ClientCertVerifier>, Error> {
-    WebPkiClientVerifier::builder_with_provider(roots, crypto::provider())
-        // Clients of the mesh have one certificate, so a list of acceptable issuers would only
-        // lengthen each handshake.
-        .clear_root_hint_subjects()
-        .allow_unauthenticated()
-        .build()
-        .map_err(|error| Error::General(error.to_string()))
 }
 
 impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
-        self.mesh.client_auth_mandatory()
+        self.of_mesh().client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.mesh.root_hint_subjects()
+        self.of_mesh().root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -173,7 +156,7 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.mesh.verify_tls12_signature(message, cert, dss)
+        self.of_mesh().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -182,11 +165,11 @@ impl ClientCertVerifier for ClientVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.mesh.verify_tls13_signature(message, cert, dss)
+        self.of_mesh().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.mesh.supported_verify_schemes()
+        self.of_mesh().supported_verify_schemes()
     }
 }
 

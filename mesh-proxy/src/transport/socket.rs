@@ -7,6 +7,7 @@
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
@@ -18,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::ends::Close;
+use super::revocation::Admission;
 use super::{SocketOptions, source_port};
 
 /// A connected socket. Dropping it closes it.
@@ -27,6 +29,8 @@ pub struct Socket {
     /// Whether the peer receives an RST when the socket is dropped. Atomic for [`Sync`], never
     /// contended.
     is_reset_on_close: AtomicBool,
+    /// Present if the connection may end with the trust in its peer's domain.
+    admission: Option<Arc<Admission>>,
 }
 
 #[derive(Debug)]
@@ -111,6 +115,27 @@ impl Socket {
         self.is_reset_on_close.store(close == Close::Rst, Relaxed);
     }
 
+    /// Reads and writes fail from the moment when the admission is revoked.
+    pub(super) fn end_with(&mut self, admission: Arc<Admission>) {
+        self.admission = Some(admission);
+    }
+
+    /// Fails if the connection is revoked.
+    fn check_admission(&self) -> io::Result<()> {
+        self.admission.as_ref().map_or(Ok(()), |it| it.check())
+    }
+
+    /// Has the task woken when the connection is revoked, if it has to wait for bytes.
+    fn or_revoked<T>(&self, polled: Poll<io::Result<T>>, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        match &self.admission {
+            Some(admission) if polled.is_pending() => {
+                admission.wait(cx)?;
+                Poll::Pending
+            }
+            _ => polled,
+        }
+    }
+
     /// Shuts both directions down. Does nothing if the connection has ended.
     pub(crate) fn shut_down(&self) {
         match &self.stream {
@@ -138,21 +163,18 @@ impl Socket {
         into: &mut [IoSliceMut<'_>],
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        match &self.stream {
-            Stream::Kernel(tcp) => loop {
-                ready!(tcp.poll_read_ready(cx))?;
-                match read_some(tcp, into) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    read => return Poll::Ready(read),
-                }
-            },
+        self.check_admission()?;
+        let read = match &self.stream {
+            Stream::Kernel(tcp) => poll_read_kernel(tcp, into, cx),
             #[cfg(feature = "simulation")]
             Stream::Simulated(stream) => stream.poll_read_vectored(into, cx),
-        }
+        };
+        self.or_revoked(read, cx)
     }
 
     /// Writes the bytes that the socket accepts immediately.
     pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.check_admission()?;
         match &self.stream {
             Stream::Kernel(tcp) => tcp.try_io(Interest::WRITABLE, || {
                 (&*SockRef::from(tcp)).write_vectored(slices)
@@ -175,6 +197,20 @@ pub(super) fn configure(tcp: &TcpStream, options: SocketOptions) -> io::Result<(
         socket.set_tcp_user_timeout(options.user_timeout)?;
     }
     Ok(())
+}
+
+fn poll_read_kernel(
+    tcp: &TcpStream,
+    into: &mut [IoSliceMut<'_>],
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(tcp.poll_read_ready(cx))?;
+        match read_some(tcp, into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            read => return Poll::Ready(read),
+        }
+    }
 }
 
 /// Reads once. A read that does not fill the slices has emptied the socket: reporting `WouldBlock`
@@ -201,6 +237,7 @@ impl From<Stream> for Socket {
         Self {
             stream,
             is_reset_on_close: AtomicBool::new(false),
+            admission: None,
         }
     }
 }
@@ -240,11 +277,13 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.stream {
+        self.check_admission()?;
+        let read = match &mut self.stream {
             Stream::Kernel(tcp) => Pin::new(tcp).poll_read(cx, buf),
             #[cfg(feature = "simulation")]
             Stream::Simulated(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
+        };
+        self.or_revoked(read, cx)
     }
 }
 
@@ -254,6 +293,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_admission()?;
         match &mut self.stream {
             Stream::Kernel(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             #[cfg(feature = "simulation")]
@@ -266,6 +306,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_admission()?;
         match &mut self.stream {
             Stream::Kernel(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
             #[cfg(feature = "simulation")]

@@ -16,7 +16,7 @@ mod pod;
 mod proxy;
 
 pub(crate) use self::app::{HttpApp, echo};
-pub(crate) use self::control::{Issuing, policies};
+pub(crate) use self::control::{ControlPlane, Issuing, policies};
 pub(crate) use self::net::Mesh;
 pub(crate) use self::pod::{Pod, sample};
 pub(crate) use self::proxy::{AS_PROXY_USER, WORKLOAD_API};

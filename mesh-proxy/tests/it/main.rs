@@ -15,6 +15,7 @@ mod accept;
 mod balance;
 mod exemplars;
 mod faults;
+mod foreign;
 mod http;
 mod load;
 mod opaque;

@@ -418,7 +418,7 @@ fn idle_connection_future_is_small() {
         }
         let terms = engine.http2_config(Rc::new(NoRequests), ClientTrust::Known, drain);
         let task = size_of_val(&crate::http::http2::server::serve(io, terms));
-        assert!(task <= 704, "{task}");
+        assert!(task <= 712, "{task}");
         let connection = size_of::<mesh_http2::Connection>();
         assert!(connection <= 856, "{connection}");
     });

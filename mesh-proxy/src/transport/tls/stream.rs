@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use mesh_planted::Bug;
@@ -19,6 +20,7 @@ use super::error::RecordError;
 use super::received::ReceivedBytes;
 use super::session::Session;
 use super::{MAX_CONTENT, MAX_RECORD};
+use crate::transport::revocation::Admission;
 use crate::transport::socket::Socket;
 
 /// A TLS connection after its handshake.
@@ -112,6 +114,11 @@ impl RecordStream {
 
     pub(crate) fn tcp(&self) -> &Socket {
         &self.tcp
+    }
+
+    /// See [`Socket::end_with`].
+    pub(crate) fn end_with(&mut self, admission: Arc<Admission>) {
+        self.tcp.end_with(admission);
     }
 
     /// Whether the handshake resumed an earlier session.

@@ -32,6 +32,7 @@ pub(crate) struct ControlPlane {
 }
 
 struct State {
+    trust_domain: &'static str,
     authority: Mutex<TestCa>,
     issuing: Mutex<Issuing>,
     profiles: Answers<String, Profile>,
@@ -77,8 +78,10 @@ impl<K: Eq + std::hash::Hash, V: Clone> Answers<K, V> {
 }
 
 impl ControlPlane {
-    pub(super) fn new() -> Self {
+    /// The control plane of a mesh with this trust domain.
+    pub(crate) fn new(trust_domain: &'static str) -> Self {
         let state = State {
+            trust_domain,
             authority: Mutex::new(TestCa::new()),
             issuing: Mutex::new(Issuing::Valid(-60, 3600)),
             profiles: Answers::new(),
@@ -91,6 +94,10 @@ impl ControlPlane {
         Self {
             state: Arc::new(state),
         }
+    }
+
+    pub(super) fn trust_domain(&self) -> &'static str {
+        self.state.trust_domain
     }
 
     /// The roots of trust, as PEM.
@@ -114,9 +121,26 @@ impl ControlPlane {
 
     /// Sends trust anchors, in PEM, with a number.
     pub(crate) fn send_anchors(&self, number: u64, anchors: &str) {
-        let anchors = anchors.to_owned();
+        self.send_foreign_anchors(number, anchors, &[]);
+    }
+
+    /// Sends trust anchors, in PEM, with a number, and those of foreign trust domains.
+    pub(crate) fn send_foreign_anchors(
+        &self,
+        number: u64,
+        anchors: &str,
+        foreign: &[(&str, &str)],
+    ) {
+        let foreign = foreign.iter();
+        let bundle = TrustBundle {
+            number,
+            anchors: anchors.to_owned(),
+            foreign: foreign
+                .map(|(domain, anchors)| ((*domain).to_owned(), (*anchors).to_owned()))
+                .collect(),
+        };
         self.state.bundle_streams.store(0, Ordering::Relaxed);
-        self.state.bundles.set((), TrustBundle { number, anchors });
+        self.state.bundles.set((), bundle);
     }
 
     /// Returns the number of streams of trust anchors that proxies opened since the last anchors

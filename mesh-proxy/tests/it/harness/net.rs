@@ -47,7 +47,7 @@ impl Mesh {
         switch.ip("addr add 10.77.0.1/16 dev br0");
         switch.ip("link set br0 up");
         Some(Self {
-            control: ControlPlane::new(),
+            control: ControlPlane::new("cluster.local"),
             switch,
             pods: Cell::new(0),
         })
@@ -55,6 +55,11 @@ impl Mesh {
 
     /// A pod with an address and without a proxy.
     pub(crate) fn pod(&self, name: &str) -> Pod {
+        self.pod_of(&self.control, name)
+    }
+
+    /// The same in another mesh, on the same network.
+    pub(crate) fn pod_of(&self, control: &ControlPlane, name: &str) -> Pod {
         let number = self.pods.get() + 1;
         self.pods.set(number);
         let ip = Ipv4Addr::new(10, 77, 1, number);
@@ -68,7 +73,7 @@ impl Mesh {
         // Services have addresses outside the pods' network.
         namespace.ip("route add default via 10.77.0.1");
         namespace.ip("-6 route add default dev eth0");
-        Pod::new(name, namespace, ip, ip6, self.control.clone())
+        Pod::new(name, namespace, ip, ip6, control.clone())
     }
 }
 

@@ -168,10 +168,8 @@ impl Pod {
 
     /// The identity that its proxy is given.
     pub(crate) fn identity(&self) -> String {
-        format!(
-            "{}.test.serviceaccount.identity.linkerd.cluster.local",
-            self.name
-        )
+        let (name, domain) = (&self.name, self.control.trust_domain());
+        format!("{name}.test.serviceaccount.identity.linkerd.{domain}")
     }
 
     pub(crate) fn addr(&self, port: u16) -> SocketAddr {
