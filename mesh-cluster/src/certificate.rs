@@ -4,6 +4,8 @@ pub mod authority;
 
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rand::RngExt as _;
 use rcgen::{KeyPair, SerialNumber};
 use rustls_pki_types::PrivateKeyDer;
@@ -25,11 +27,27 @@ pub struct PemBlock<'a> {
     pub der: Vec<u8>,
 }
 
+const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+const END: &str = "-----END CERTIFICATE-----";
+
+/// Returns a certificate in PEM.
+pub fn to_pem(der: &[u8]) -> String {
+    const WIDTH: usize = 64;
+    let text = STANDARD.encode(der);
+    let mut pem = format!("{BEGIN}\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at(rest.len().min(WIDTH));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = after;
+    }
+    pem + END + "\n"
+}
+
 /// Returns the certificates of a text in PEM. Other text and blocks that are not base64 are
 /// skipped.
 pub fn pem_blocks(text: &str) -> Vec<PemBlock<'_>> {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-    const END: &str = "-----END CERTIFICATE-----";
     let starts = text.match_indices(BEGIN);
     let blocks = starts.filter_map(|(start, _)| {
         let end = start + text[start..].find(END)? + END.len();

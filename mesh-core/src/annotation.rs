@@ -170,5 +170,8 @@ pub const LOCAL_DISCOVERY: &str = "multicluster.linkerd.io/local-discovery";
 pub const CLUSTER_NAME: &str = "multicluster.linkerd.io/cluster-name";
 /// The annotation of such a Secret with the trust domain of the cluster.
 pub const TRUST_DOMAIN: &str = "multicluster.linkerd.io/trust-domain";
+/// The label of a ConfigMap with the trust domain of another cluster and where its bundle is: the
+/// name of the cluster.
+pub const TRUST_BUNDLE_OF: &str = "multicluster.linkerd.io/trust-bundle-of";
 /// The annotation of such a Secret with the DNS domain of the cluster.
 pub const CLUSTER_DOMAIN: &str = "multicluster.linkerd.io/cluster-domain";

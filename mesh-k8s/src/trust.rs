@@ -16,6 +16,9 @@ pub const BUNDLE_CONFIG_MAP: &str = "linkerd-identity-trust-bundle";
 /// The key of the number in [`BUNDLE_CONFIG_MAP`].
 pub const NUMBER_KEY: &str = "number";
 
+/// The key of the bundles of foreign trust domains in [`BUNDLE_CONFIG_MAP`], in JSON.
+pub const FOREIGN_KEY: &str = "foreign";
+
 /// The metric of the identity service with the issuer in use: a gauge with the label
 /// [`ISSUER_LABEL`], and the Unix time since when it is in use.
 pub const ISSUER_METRIC: &str = "mesh_issuer_loaded_timestamp_seconds";
@@ -60,6 +63,12 @@ impl IssuerNames {
             Self::TLS
         }
     }
+}
+
+/// Returns the identity of the server of a mesh's trust bundle. Its form is the one that SPIRE
+/// gives ServiceAccounts; proxies have DNS names.
+pub fn bundle_server_id(trust_domain: &str, control_namespace: &str) -> String {
+    format!("spiffe://{trust_domain}/ns/{control_namespace}/sa/linkerd-identity")
 }
 
 /// Returns the SHA-256 of a certificate in DER, in hexadecimal.

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use mesh_cluster::trust_bundle::tls::{NoAuthorities, system_authorities};
+use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -13,8 +14,8 @@ use tokio_rustls::client::TlsStream;
 /// Why there is no TLS connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("no CA certificates in /etc/ssl/certs or SSL_CERT_FILE{0}")]
-    NoAuthorities(String),
+    #[error(transparent)]
+    NoAuthorities(#[from] NoAuthorities),
     #[error("{0:?} is not the name of a server")]
     Name(String),
     #[error("TLS is not available")]
@@ -34,22 +35,10 @@ pub(super) async fn connect(
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Config)?
-        .with_root_certificates(authorities()?)
+        .with_root_certificates(system_authorities()?)
         .with_no_client_auth();
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await
         .map_err(TlsError::Handshake)
-}
-
-fn authorities() -> Result<RootCertStore, TlsError> {
-    let loaded = rustls_native_certs::load_native_certs();
-    let mut store = RootCertStore::empty();
-    store.add_parsable_certificates(loaded.certs);
-    if store.is_empty() {
-        let error = loaded.errors.first();
-        let error = error.map_or_else(String::new, |error| format!(": {error}"));
-        return Err(TlsError::NoAuthorities(error));
-    }
-    Ok(store)
 }

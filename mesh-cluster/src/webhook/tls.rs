@@ -60,9 +60,22 @@ impl Acceptor {
         Self::verifying(serving, Arc::new(NoClientAuth))
     }
 
+    /// Clients have no certificates, and get HTTP/1 only.
+    pub fn http1(serving: Arc<ServingCertificate>) -> Self {
+        Self::offering(serving, Arc::new(NoClientAuth), &[HTTP1])
+    }
+
     pub fn verifying(
         serving: Arc<ServingCertificate>,
         clients: Arc<dyn ClientCertVerifier>,
+    ) -> Self {
+        Self::offering(serving, clients, &[HTTP2, HTTP1])
+    }
+
+    fn offering(
+        serving: Arc<ServingCertificate>,
+        clients: Arc<dyn ClientCertVerifier>,
+        protocols: &[&[u8]],
     ) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config =
@@ -73,14 +86,15 @@ impl Acceptor {
                 // The provider is compiled in and supports TLS 1.3.
                 Err(error) => unreachable!("TLS 1.3 is not supported: {error}"),
             };
-        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
         // API servers keep connections open, so session resumption is of no use.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Self(TlsAcceptor::from(Arc::new(config)))
     }
 
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
+    /// Completes the handshake of a client.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
         // Boxed, because the large state of the handshake would stay in the connection's future.
         Box::pin(self.0.accept(stream)).await.map(TlsStream)
     }
