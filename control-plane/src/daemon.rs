@@ -52,6 +52,8 @@ pub enum ControllerError {
     Resolver(#[source] ResolveError),
     #[error("{0} is not a valid name of a {1}")]
     Name(String, &'static str),
+    #[error("--trust-bundle-addr needs --publish-trust-roots, without which there is no bundle")]
+    NoTrustBundle,
 }
 
 /// Runs a controller until a signal arrives.

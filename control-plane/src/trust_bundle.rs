@@ -8,8 +8,16 @@
 //!
 //! Without an API server the service has one replica, and the time is the only record.
 //!
+//! The record has the bundles of foreign trust domains as well, and one number for all
+//! ([`foreign`]). A replica fetches them after it has read the record, and its write names the
+//! version of that, so that a replica that has fetched an earlier bundle does not replace a later
+//! one. [`endpoint`] serves the anchors to other clusters.
+//!
 //! A number is at least the time of its creation in seconds. It therefore also increases when the
 //! record is deleted or restored from a backup.
+
+pub(crate) mod endpoint;
+pub(crate) mod foreign;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,24 +28,32 @@ use kube::{Api, Client};
 use mesh_api::identity::MAX_TRUST_BUNDLE;
 use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
 use mesh_core::trust_domain::ForeignAnchors;
+use mesh_k8s::foreign_domain::recorded::Recorded;
 use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
-use mesh_k8s::trust::{BUNDLE_CONFIG_MAP, NUMBER_KEY};
+use mesh_k8s::trust::{BUNDLE_CONFIG_MAP, FOREIGN_KEY, NUMBER_KEY};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use mesh_cluster::api_server::explain;
 
+use self::foreign::ForeignDomains;
+
 /// Publishes the numbered anchors to the streams of proxies.
 pub(crate) struct Publisher {
-    record: Option<Record>,
+    record: Option<(Record, ForeignDomains)>,
     /// The anchors in the files of this process, which verified its issuer.
     verified: watch::Receiver<Arc<[u8]>>,
-    bundles: watch::Sender<Option<Arc<TrustBundle>>>,
+    sent: Sent,
     /// The last problem. Only changes are logged.
     problem: Option<String>,
-    number: Gauge,
     failed: Counter,
+}
+
+/// What the streams of proxies get.
+struct Sent {
+    bundles: watch::Sender<Option<Arc<TrustBundle>>>,
+    number: Gauge,
 }
 
 /// The ConfigMaps of the anchors and of their number, in the namespace of the control plane.
@@ -54,6 +70,8 @@ enum PublishError {
     Missing(&'static str),
     #[error("cannot write ConfigMap {RECORD}: {0}")]
     Write(String),
+    #[error("cannot write the bundles of foreign trust domains")]
+    Foreign(#[source] serde_json::Error),
     #[error("the trust anchors have {0} bytes, more than {MAX_TRUST_BUNDLE}")]
     TooLarge(usize),
     #[error("the trust anchors are not text")]
@@ -69,10 +87,14 @@ const RECORD: &str = BUNDLE_CONFIG_MAP;
 /// about a minute to update a volume.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// The same while a bundle is due that could not be fetched, as when the record was written by
+/// another replica.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Publisher {
     /// `record` is `None` if this is the only replica of the service.
     pub(crate) fn new(
-        record: Option<Record>,
+        record: Option<(Record, ForeignDomains)>,
         verified: watch::Receiver<Arc<[u8]>>,
         bundles: watch::Sender<Option<Arc<TrustBundle>>>,
         registry: &Registry,
@@ -89,9 +111,11 @@ impl Publisher {
         Self {
             record,
             verified,
-            bundles,
+            sent: Sent {
+                bundles,
+                number: number.with(&none),
+            },
             problem: None,
-            number: number.with(&none),
             failed: failed.with(&none),
         }
     }
@@ -101,8 +125,9 @@ impl Publisher {
         loop {
             let published = self.publish().await;
             self.report(published.err());
+            let next = self.next(Instant::now());
             tokio::select! {
-                () = sleep(INTERVAL) => {}
+                () = sleep_until(next) => {}
                 changed = self.verified.changed() => {
                     if changed.is_err() {
                         return;
@@ -118,47 +143,49 @@ impl Publisher {
         if verified.len() > MAX_TRUST_BUNDLE {
             return Err(PublishError::TooLarge(verified.len()));
         }
-        let (none, now) = (ForeignAnchors::new(), SystemTime::now());
-        let Some(record) = &self.record else {
-            let current = self.bundles.borrow().clone();
+        let Some((record, domains)) = &mut self.record else {
+            let current = self.sent.bundles.borrow().clone();
             if current
                 .as_ref()
                 .is_none_or(|current| current.anchors != verified)
             {
+                let (none, now) = (ForeignAnchors::new(), SystemTime::now());
                 let bundle = TrustBundle::following(current.as_deref(), verified, &none, now);
-                self.send(bundle);
+                self.sent.send(bundle);
             }
             return Ok(());
         };
         // In this order; see above.
         let recorded = record.read(RECORD).await?;
         let source = record.read(SOURCE).await?;
-        let last = read_record(&recorded);
-        let source = entry(&source, TRUST_ROOTS_KEY);
-        match publish_step(last, source, verified, &none, now) {
-            PublishStep::Send(bundle) => self.send(bundle),
+        let known = read_foreign(&recorded);
+        let trusted = domains.observe(&known).await;
+        let anchors = (entry(&source, TRUST_ROOTS_KEY), verified);
+        let settled = record.settle(recorded, anchors, &known, &trusted).await?;
+        let Some((bundle, recorded)) = settled else {
+            return Ok(());
+        };
+        // Before bundles are fetched, which may take seconds.
+        self.sent.send(bundle);
+        let Some(next) = domains.refresh(&trusted).await else {
+            return Ok(());
+        };
+        match record.settle(recorded, anchors, &trusted, &next).await {
+            Ok(Some((bundle, _recorded))) => self.sent.send(bundle),
             // After a conflict the next step reads what the other replica has written.
-            PublishStep::Write(bundle) => {
-                if record.write(recorded, &bundle).await? {
-                    self.send(bundle);
-                }
+            lost => {
+                domains.fetch_again();
+                lost?;
             }
-            PublishStep::Wait => {}
         }
         Ok(())
     }
 
-    fn send(&self, bundle: TrustBundle) {
-        self.number
-            .set(i64::try_from(bundle.number).unwrap_or(i64::MAX));
-        self.bundles.send_if_modified(|current| {
-            let is_new = current.as_deref() != Some(&bundle);
-            if is_new {
-                tracing::info!(number = bundle.number, "Sending trust anchors to proxies");
-                *current = Some(Arc::new(bundle));
-            }
-            is_new
-        });
+    /// Returns when the ConfigMaps are read again, or a bundle is fetched before that.
+    fn next(&self, now: Instant) -> Instant {
+        let due = self.record.as_ref().and_then(|(_, domains)| domains.due());
+        let due = due.unwrap_or(now + INTERVAL);
+        due.clamp(now + MIN_INTERVAL, now + INTERVAL)
     }
 
     fn report(&mut self, error: Option<PublishError>) {
@@ -178,6 +205,21 @@ impl Publisher {
     }
 }
 
+impl Sent {
+    fn send(&self, bundle: TrustBundle) {
+        self.number
+            .set(i64::try_from(bundle.number).unwrap_or(i64::MAX));
+        self.bundles.send_if_modified(|current| {
+            let is_new = current.as_deref() != Some(&bundle);
+            if is_new {
+                tracing::info!(number = bundle.number, "Sending trust anchors to proxies");
+                *current = Some(Arc::new(bundle));
+            }
+            is_new
+        });
+    }
+}
+
 impl Record {
     pub(crate) fn new(client: Client, control_namespace: &str) -> Self {
         Self {
@@ -194,33 +236,69 @@ impl Record {
         found.ok_or(PublishError::Missing(name))
     }
 
-    /// Replaces the record unless it was changed since it was read. Returns whether it was
+    /// Writes the record if something else is trusted now, and returns the bundle to send, with the
+    /// record after that. `None` if nothing is sent, because the anchors are about to change or
+    /// another replica has written the record. `known` are the foreign bundles of the record.
+    async fn settle(
+        &self,
+        recorded: ConfigMap,
+        (source, verified): (Option<&str>, &str),
+        known: &Recorded,
+        trusted: &Recorded,
+    ) -> Result<Option<(TrustBundle, ConfigMap)>, PublishError> {
+        let last = read_record(&recorded, known);
+        let now = SystemTime::now();
+        match publish_step(last, source, verified, &trusted.anchors(), now) {
+            PublishStep::Wait => Ok(None),
+            PublishStep::Send(bundle) if trusted == known => Ok(Some((bundle, recorded))),
+            PublishStep::Send(bundle) | PublishStep::Write(bundle) => {
+                let written = self.write(recorded, &bundle, trusted).await?;
+                Ok(written.map(|recorded| (bundle, recorded)))
+            }
+        }
+    }
+
+    /// Replaces the record unless it was changed since it was read. Returns the new one if it was
     /// replaced.
     async fn write(
         &self,
         mut recorded: ConfigMap,
         bundle: &TrustBundle,
-    ) -> Result<bool, PublishError> {
+        foreign: &Recorded,
+    ) -> Result<Option<ConfigMap>, PublishError> {
         let entries = [
             (NUMBER_KEY, bundle.number.to_string()),
             (TRUST_ROOTS_KEY, bundle.anchors.clone()),
+            (
+                FOREIGN_KEY,
+                foreign.to_text().map_err(PublishError::Foreign)?,
+            ),
         ];
         recorded.data = Some(entries.map(|(key, value)| (key.to_owned(), value)).into());
         let params = PostParams::default();
         match self.config_maps.replace(RECORD, &params, &recorded).await {
-            Ok(_written) => Ok(true),
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(false),
+            Ok(written) => Ok(Some(written)),
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
             Err(error) => Err(PublishError::Write(explain(&error))),
         }
     }
 }
 
 /// Returns the bundle of the record; `None` if it has none or was damaged.
-fn read_record(recorded: &ConfigMap) -> Option<TrustBundle> {
+fn read_record(recorded: &ConfigMap, foreign: &Recorded) -> Option<TrustBundle> {
     Some(TrustBundle {
         number: entry(recorded, NUMBER_KEY)?.parse().ok()?,
         anchors: entry(recorded, TRUST_ROOTS_KEY)?.to_owned(),
-        foreign: ForeignAnchors::new(),
+        foreign: foreign.anchors(),
+    })
+}
+
+/// Returns the foreign bundles of the record. Damaged ones count as none, so that the first bundles
+/// are used again.
+fn read_foreign(recorded: &ConfigMap) -> Recorded {
+    Recorded::read(entry(recorded, FOREIGN_KEY)).unwrap_or_else(|error| {
+        tracing::error!(%error, "The recorded bundles of foreign trust domains are damaged; beginning with the first ones");
+        Recorded::default()
     })
 }
 
@@ -254,7 +332,7 @@ mod tests {
             (&[(NUMBER_KEY, "many"), (TRUST_ROOTS_KEY, "one")], None),
             (&[(NUMBER_KEY, "7"), (TRUST_ROOTS_KEY, "one")], Some(bundle)),
         ] {
-            assert_eq!(read_record(&map(entries)), expected);
+            assert_eq!(read_record(&map(entries), &Recorded::default()), expected);
         }
     }
 }

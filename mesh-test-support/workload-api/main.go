@@ -4,6 +4,8 @@
 //	mesh-workload-api serve DIRECTORY ID...
 //	mesh-workload-api get SOCKET ADDRESS SERVER_NAME SERVER_ID
 //
+// federation.go has more commands.
+//
 // `serve` has a socket for each identity, DIRECTORY/NAME.sock with the last segment of the identity
 // as NAME, and an authority for each trust domain. It reads commands from standard input, and
 // prints each when it is done:
@@ -67,8 +69,12 @@ func run(args []string) error {
 		return serve(args[1], args[2:])
 	case len(args) == 5 && args[0] == "get":
 		return get(args[1], args[2], args[3], args[4])
+	case len(args) == 3 && args[0] == "endpoint":
+		return endpoint(args[1], args[2])
+	case len(args) == 4 && args[0] == "bundle":
+		return fetchBundle(args[1], args[2], args[3])
 	default:
-		return fmt.Errorf("usage: serve DIRECTORY ID... | get SOCKET ADDRESS SERVER_NAME SERVER_ID")
+		return fmt.Errorf("usage: serve DIRECTORY ID... | get SOCKET ADDRESS SERVER_NAME SERVER_ID | endpoint ADDRESS DOMAIN | bundle URL SPIFFE_ID FILE")
 	}
 }
 

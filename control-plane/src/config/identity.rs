@@ -62,6 +62,10 @@ pub struct Identity {
     /// Send the trust anchors to running proxies, so that they receive new ones
     #[arg(long, default_value = "false", value_parser = flag, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub publish_trust_roots: bool,
+    /// Address of the HTTPS server of the trust bundle, which linked clusters with trust anchors of
+    /// their own fetch; without it there is none
+    #[arg(long, value_parser = listen_addr)]
+    pub trust_bundle_addr: Option<SocketAddr>,
     #[command(flatten)]
     pub cluster: Cluster,
     #[command(flatten)]

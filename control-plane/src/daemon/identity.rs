@@ -13,6 +13,7 @@ use mesh_core::identity::{is_dns_label, trust_domain};
 use mesh_core::trust_bundle::TrustBundle;
 use mesh_k8s::trust::{self, IssuerNames};
 use mesh_runtime::metrics::{Labels, Registry};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
 
@@ -23,6 +24,8 @@ use crate::identity::{
     TokenReviewer, TokenVerifier, Validity,
 };
 use crate::serve::{IdentityService, TrustAnchorsService};
+use crate::trust_bundle::endpoint::BundleEndpoint;
+use crate::trust_bundle::foreign::ForeignDomains;
 use crate::trust_bundle::{Publisher, Record};
 
 /// Larger requests are rejected without being read: a CSR of 16 KiB, a token and a name fit.
@@ -36,6 +39,11 @@ const CALLER_SHARE: u32 = 2;
 pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     let mut daemon = Daemon::new()?;
     let identity_suffix = identity_suffix(&config)?;
+    let bundle_listener = bundle_listener(&config).await?;
+    let IdentitySuffix {
+        control_namespace,
+        trust_domain: own_domain,
+    } = identity_suffix.clone();
     let files = files(&config);
     let LoadedIssuer {
         issuer,
@@ -66,7 +74,11 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
                 return Ok(());
             };
             access.map_err(ControllerError::Access)?;
-            record = Some(Record::new(client.clone(), &config.controller_namespace));
+            let (namespace, registry) = (&control_namespace, &daemon.registry);
+            record = Some((
+                Record::new(client.clone(), namespace),
+                ForeignDomains::new(client.clone(), namespace, &own_domain, registry),
+            ));
             let event_recorder = event_recorder(&daemon, &config, client).await;
             (TokenVerifier::Reviewed(Box::new(reviews)), event_recorder)
         }
@@ -89,7 +101,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
         .spawn("issuer files", files.watch(contents, reload));
 
     let service = IdentityServer::new(IdentityService::new(
-        authority,
+        authority.clone(),
         event_recorder,
         &daemon.calls,
     ))
@@ -97,6 +109,12 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     let mut services = Routes::new(service);
     if config.publish_trust_roots {
         let bundles = spawn_publisher(&daemon, record, verified);
+        if let Some(listener) = bundle_listener {
+            let id = trust::bundle_server_id(&own_domain, &control_namespace);
+            let endpoint = BundleEndpoint::new(authority, id, bundles.clone());
+            let serving = endpoint.run(listener);
+            daemon.supervisor.spawn("trust bundle server", serving);
+        }
         let service = TrustAnchorsService::new(bundles, daemon.watch.clone(), &daemon.calls);
         services = services
             .add_service(TrustAnchorsServer::new(service).max_decoding_message_size(MAX_REQUEST));
@@ -105,6 +123,15 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     ready.set(true);
     tracing::info!(addr = %config.addr, trust_domain = trust_domain(&config.identity_trust_domain, &config.cluster_domain), "Serving identities");
     Ok(daemon.run_until_stopped().await?)
+}
+
+/// Returns the listener of the server of the trust bundle, if there is one.
+async fn bundle_listener(config: &Identity) -> Result<Option<TcpListener>, ControllerError> {
+    match config.trust_bundle_addr {
+        Some(_) if !config.publish_trust_roots => Err(ControllerError::NoTrustBundle),
+        Some(addr) => Ok(Some(listen(addr, "the trust bundle").await?)),
+        None => Ok(None),
+    }
 }
 
 /// Returns the recorder of events and spawns their writer.
@@ -116,7 +143,7 @@ async fn event_recorder(daemon: &Daemon, config: &Identity, client: Client) -> E
 /// Returns the numbered anchors.
 fn spawn_publisher(
     daemon: &Daemon,
-    record: Option<Record>,
+    record: Option<(Record, ForeignDomains)>,
     verified: watch::Receiver<Arc<[u8]>>,
 ) -> watch::Receiver<Option<Arc<TrustBundle>>> {
     let (publish, bundles) = watch::channel(None);

@@ -63,7 +63,7 @@ pub enum IssuerError {
 pub enum IssueError {
     #[error("the issuer has expired")]
     Expired,
-    #[error("the identity is not a DNS name")]
+    #[error("the identity is not a DNS name or a URI")]
     Name(#[source] rcgen::Error),
     #[error("signing failed")]
     Sign(#[source] rcgen::Error),
@@ -112,6 +112,27 @@ impl Issuer {
         key: &impl PublicKeyData,
         now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
+        let name = identity.try_into().map_err(IssueError::Name)?;
+        self.sign(SanType::DnsName(name), key, now)
+    }
+
+    /// Issues a certificate of a SPIFFE identity for a key.
+    pub(crate) fn issue_spiffe(
+        &self,
+        identity: &str,
+        key: &impl PublicKeyData,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, IssueError> {
+        let name = identity.try_into().map_err(IssueError::Name)?;
+        self.sign(SanType::URI(name), key, now)
+    }
+
+    fn sign(
+        &self,
+        name: SanType,
+        key: &impl PublicKeyData,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, IssueError> {
         let Validity {
             lifetime,
             clock_skew,
@@ -124,9 +145,7 @@ impl Issuer {
         // Verifiers use the subject alternative name, and some identities are too long for a common
         // name.
         params.distinguished_name = DistinguishedName::new();
-        params.subject_alt_names = vec![SanType::DnsName(
-            identity.try_into().map_err(IssueError::Name)?,
-        )];
+        params.subject_alt_names = vec![name];
         params.not_before = OffsetDateTime::from(now - clock_skew);
         params.not_after = OffsetDateTime::from(not_after);
         params.serial_number = Some(random_serial());

@@ -16,3 +16,4 @@ mod manifests;
 mod messages;
 mod policy;
 mod service_mirror;
+mod trust_bundles;

@@ -77,6 +77,7 @@ impl ScriptedApi {
         let state = self.0.lock();
         let items = state.objects.iter();
         let items = items.filter(|(path, _)| collection.has(path, query));
+        let items = items.filter(|(_, object)| has_label(object, query));
         let items: Vec<&Value> = items.map(|(_, object)| object).collect();
         let number = |name| parameter(query, name)?.parse::<usize>().ok();
         let start = number("continue").unwrap_or_default().min(items.len());
@@ -172,6 +173,15 @@ impl<'a> Collection<'a> {
     }
 }
 
+/// Returns whether an object of a list is selected. Of selectors of labels it knows the one of
+/// existence.
+fn has_label(object: &Value, query: &str) -> bool {
+    let selector = parameter(query, "labelSelector").unwrap_or_default();
+    let label = selector.replace("%2F", "/");
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"./-".contains(&byte);
+    !label.bytes().all(is_key) || label.is_empty() || !object["metadata"]["labels"][label].is_null()
+}
+
 fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     let mut parameters = query.split('&');
     parameters.find_map(|it| it.strip_prefix(name)?.strip_prefix('='))
@@ -180,6 +190,20 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_selected_by_a_label() {
+        let labelled = json!({ "metadata": { "labels": { "a.example/b": "c" } } });
+        let other = json!({ "metadata": {} });
+        for (query, selects_other) in [
+            ("", true),
+            ("labelSelector=a.example%2Fb", false),
+            ("labelSelector=a.example%2Fb%3Dc", true),
+        ] {
+            assert!(has_label(&labelled, query));
+            assert_eq!(has_label(&other, query), selects_other, "{query}");
+        }
+    }
 
     #[test]
     fn objects_belong_to_collections_of_their_namespace_and_of_all() {

@@ -14,7 +14,7 @@ pub(crate) const WORKLOAD_API: &str = "mesh-workload-api";
 
 /// The directory of the module, below the checkout.
 const DIRECTORY: &str = "mesh-test-support/workload-api";
-const SOURCES: [&str; 3] = ["go.mod", "go.sum", "main.go"];
+const SOURCES: [&str; 4] = ["go.mod", "go.sum", "federation.go", "main.go"];
 
 /// Returns the directory of the built program, if there is one.
 pub(crate) fn directory(root: &Path) -> Option<PathBuf> {
