@@ -14,6 +14,9 @@ values! {
         pub external_ca: bool = false,
         /// Send the trust anchors to running proxies, so that they receive new ones
         pub publish_trust_roots: bool = true,
+        /// The server of the trust bundle, which linked clusters with trust anchors of their own
+        /// fetch
+        pub bundle_endpoint: ServedBundle,
         /// Give proxies a projected token whose audience is the identity service. With `false` they
         /// use the token of their service account
         pub service_account_token_projection: bool = true,
@@ -31,6 +34,20 @@ values! {
         /// Environment variables of the identity service, in the notation of Kubernetes
         #[schemars(with = "Vec<OpenObject>")]
         pub additional_env: Vec<EnvVar>,
+    }
+
+    /// The server of the trust bundle.
+    pub struct ServedBundle {
+        /// Serve the trust bundle by HTTPS, as SPIFFE's federation has it (`https_spiffe`)
+        pub enabled: bool = false,
+        /// Port of the Service `linkerd-identity-bundle`
+        #[schemars(range(min = 1, max = 65535))]
+        pub port: u32 = 8443,
+        /// Type of the Service
+        #[schemars(extend("enum" = ["ClusterIP", "LoadBalancer", "NodePort"]))]
+        pub service_type: String = "LoadBalancer".into(),
+        /// Annotations of the Service
+        pub service_annotations: StringMap,
     }
 
     /// The issuer of the proxies' certificates.

@@ -9,12 +9,13 @@ use serde_json::Value;
 use crate::helm;
 
 /// Values that together render every argument.
-const EVERYTHING: [&str; 5] = [
+const EVERYTHING: [&str; 6] = [
     "policyController: {nodeProbeSources: [hostIPs, podCIDRs]}",
     "meshAgent: {cgroupRoot: /sys/fs/cgroup/kubepods}",
     "proxyInjector: {externalSecret: true, caBundle: x}",
     "{policyValidator: {externalSecret: true, caBundle: x}, profileValidator: {externalSecret: true, caBundle: x}}",
     "{heartbeatUrl: 'https://a.example', prometheusUrl: 'http://a'}",
+    "identity: {bundleEndpoint: {enabled: true}}",
 ];
 /// The same for the viz extension.
 const VIZ: [&str; 2] = [

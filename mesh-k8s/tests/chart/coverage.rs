@@ -283,6 +283,7 @@ fn control_plane() -> Coverage {
             ("$webhook", "proxyInjector"),
             ("$identity", "identity"),
             ("$tls", "identity.issuer.tls"),
+            ("$bundle", "identity.bundleEndpoint"),
             ("$monitor", "podMonitor"),
             ("$tracing", "proxy.tracing"),
             ("$collector", "proxy.tracing.collector"),
@@ -311,6 +312,18 @@ fn control_plane() -> Coverage {
                 "{identityTrustAnchorsPEM: a, identity: {issuer: {tls: {crtPEM: b, keyPEM: c}}}}",
             ),
             (&["identity.externalCA"], "identity: {externalCA: true}"),
+            (
+                &["identity.bundleEndpoint.port"],
+                "identity: {bundleEndpoint: {enabled: true, port: 443}}",
+            ),
+            (
+                &["identity.bundleEndpoint.serviceType"],
+                "identity: {bundleEndpoint: {enabled: true, serviceType: NodePort}}",
+            ),
+            (
+                &["identity.bundleEndpoint.serviceAnnotations"],
+                "identity: {bundleEndpoint: {enabled: true, serviceAnnotations: {a: b}}}",
+            ),
             (
                 &["proxyInjector.externalSecret", "proxyInjector.caBundle"],
                 "proxyInjector: {externalSecret: true, caBundle: x}",

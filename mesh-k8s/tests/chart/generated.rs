@@ -30,9 +30,9 @@ impl GeneratedChart for Values {
     const TEMPLATES: &'static str = "mesh";
     const INTRODUCTION: &'static str = "# Values of the control plane's chart\n\n\
         Generated from `mesh-k8s/src/values.rs`. Names and meanings are those of Linkerd's chart; `meshAgent`,\n\
-        `identity.publishTrustRoots`, `podMonitor.agent`, `heartbeatUrl` and `destinationController.linkedClusters` exist only\n\
-        in this mesh. Installation rejects unknown names. `null` is the default; for an entry of an open map (`nodeSelector`,\n\
-        `proxy.inbound`) it removes the default entry, as in Helm.\n";
+        `identity.publishTrustRoots`, `identity.bundleEndpoint`, `podMonitor.agent`, `heartbeatUrl` and\n\
+        `destinationController.linkedClusters` exist only in this mesh. Installation rejects unknown names. `null` is the\n\
+        default; for an entry of an open map (`nodeSelector`, `proxy.inbound`) it removes the default entry, as in Helm.\n";
 }
 
 impl GeneratedChart for VizValues {

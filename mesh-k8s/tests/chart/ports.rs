@@ -26,6 +26,7 @@ fn every_port_of_the_control_plane_has_a_server_with_authorized_clients() {
         "{}",
         "{proxy: {nativeSidecar: true}, disableIPv6: true, heartbeatUrl: 'https://a.example'}",
         "{meshAgent: {enabled: false}, proxy: {nativeSidecar: false}}",
+        "{identity: {bundleEndpoint: {enabled: true}}}",
     ] {
         let objects = helm::control_plane(values).unwrap();
         let servers = check_ports(&objects, &[]);
@@ -110,7 +111,11 @@ fn dashboard_without_privileges_reads_no_workloads() {
 fn services_and_pods_of_the_charts_have_the_same_opaque_ports() {
     require_helm!("services_and_pods_of_the_charts_have_the_same_opaque_ports");
     let mut opaque = Vec::new();
-    for objects in [helm::control_plane("{}").unwrap(), helm::viz("{}").unwrap()] {
+    let bundle = "identity: {bundleEndpoint: {enabled: true}}";
+    for objects in [
+        helm::control_plane(bundle).unwrap(),
+        helm::viz("{}").unwrap(),
+    ] {
         let templates = objects.iter().map(|object| &object["spec"]["template"]);
         let pods: Vec<Pod> = templates
             .filter(|template| !template.is_null())
@@ -147,6 +152,7 @@ fn services_and_pods_of_the_charts_have_the_same_opaque_ports() {
     assert_eq!(
         opaque,
         [
+            "linkerd-identity-bundle 8443",
             "linkerd-policy-validator 443",
             "linkerd-proxy-injector 443",
             "linkerd-sp-validator 443",

@@ -220,6 +220,10 @@ fn contradictory_values_are_rejected_with_remedy() {
         ),
         ("identityTrustAnchorsPEM: x", "without an issuer"),
         (
+            "identity: {bundleEndpoint: {enabled: true}, publishTrustRoots: false}",
+            "identity.bundleEndpoint.enabled requires identity.publishTrustRoots=true",
+        ),
+        (
             "controller: {autoscaling: {enabled: true}}",
             "controller.autoscaling.enabled requires destinationResources.cpu.request",
         ),
