@@ -26,6 +26,30 @@ pub const REDIRECT_PORT_MIN: u16 = 61_000;
 /// The number of those ports, which end at 65535.
 pub const REDIRECT_PORTS: u16 = u16::MAX - REDIRECT_PORT_MIN + 1;
 
+/// The ports that outbound connections are redirected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedirectPorts {
+    /// The first port.
+    pub first: u16,
+    /// The number of ports; not zero.
+    pub count: u16,
+}
+
+impl RedirectPorts {
+    /// The ports of a pod, which has all of them for itself.
+    pub const OF_POD: RedirectPorts = RedirectPorts {
+        first: REDIRECT_PORT_MIN,
+        count: REDIRECT_PORTS,
+    };
+
+    /// Returns the port of a destination.
+    #[inline(always)]
+    pub const fn of(self, destination: &Address, port: u16) -> u16 {
+        let hash = destination.hash(port);
+        self.first + (hash % self.count as u32) as u16
+    }
+}
+
 /// A connect(2) call of an enrolled pod.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectAttempt {
@@ -117,6 +141,19 @@ pub fn outbound(
     is_own: impl Fn(&Address) -> bool,
     is_skipped: impl Fn(u16) -> bool,
 ) -> Outbound {
+    redirect(pod, attempt, is_own, is_skipped, || false)
+}
+
+/// Decides for [`outbound`]. `is_elsewhere`: the destination is another workload although its
+/// address is an own one.
+#[inline(always)]
+fn redirect(
+    pod: &PodConfig,
+    attempt: &ConnectAttempt,
+    is_own: impl Fn(&Address) -> bool,
+    is_skipped: impl Fn(u16) -> bool,
+    is_elsewhere: impl FnOnce() -> bool,
+) -> Outbound {
     if !is_redirected(pod, attempt.destination.family()) {
         return Outbound::Direct(Counter::OutboundNoAddress);
     }
@@ -139,7 +176,8 @@ pub fn outbound(
     if is_skipped(attempt.port) {
         return Outbound::Direct(Counter::OutboundSkippedPort);
     }
-    if attempt.destination.same(&target) || is_own(&attempt.destination) {
+    let has_own_address = attempt.destination.same(&target) || is_own(&attempt.destination);
+    if has_own_address && !is_elsewhere() {
         return Outbound::Direct(Counter::OutboundLocal);
     }
     if !may_use_source(&attempt.source, &target, is_own) {
@@ -169,6 +207,7 @@ fn redirect_target(pod: &PodConfig, attempt: &ConnectAttempt) -> Address {
 #[inline(always)]
 pub fn redirect_port(
     pod: &PodConfig,
+    ports: RedirectPorts,
     attempt: &ConnectAttempt,
     target: &Address,
     has_room: impl FnOnce() -> bool,
@@ -180,8 +219,7 @@ pub fn redirect_port(
     {
         return pod.outbound_port;
     }
-    let hash = attempt.destination.hash(attempt.port);
-    REDIRECT_PORT_MIN + (hash % REDIRECT_PORTS as u32) as u16
+    ports.of(&attempt.destination, attempt.port)
 }
 
 /// Returns loopback if the pod has no address of the family, so that a pod without IPv4 can use the

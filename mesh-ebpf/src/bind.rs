@@ -29,8 +29,8 @@ use crate::maps::{self, Storage};
 const SOL_SOCKET: i32 = 1;
 const SO_REUSEADDR: i32 = 2;
 /// Return values that allow the system call, or reject it with EPERM.
-const ALLOW: i32 = 1;
-const DENY: i32 = 0;
+pub const ALLOW: i32 = 1;
+pub const DENY: i32 = 0;
 
 #[cgroup_sock_addr(bind4)]
 pub fn mesh_bind4(ctx: SockAddrContext) -> i32 {
@@ -63,7 +63,7 @@ fn bind(ctx: &SockAddrContext) -> Option<i32> {
 
 /// Records the process that binds a proxy port, which `sock_ops` uses once the socket listens.
 #[inline(always)]
-fn record_binder(ctx: &SockAddrContext, cookie: u64) -> i32 {
+pub fn record_binder(ctx: &SockAddrContext, cookie: u64) -> i32 {
     let proxy = maps::proxy(cookie);
     // SAFETY: the helper takes no arguments.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
@@ -81,7 +81,7 @@ fn record_binder(ctx: &SockAddrContext, cookie: u64) -> i32 {
 }
 
 #[inline(always)]
-fn allow_reuse(ctx: &SockAddrContext) {
+pub fn allow_reuse(ctx: &SockAddrContext) {
     let mut on: i32 = 1;
     // SAFETY: the verifier checks the context, and the value's size is passed. A failure leaves the
     // socket as the application created it.

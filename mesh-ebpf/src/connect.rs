@@ -18,7 +18,7 @@ use mesh_ebpf_common::address::Family;
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
 use mesh_ebpf_common::layout::{OUTBOUND, OriginalDst, PodConfig, Side};
-use mesh_ebpf_common::verdict::{self, ConnectAttempt, Outbound};
+use mesh_ebpf_common::verdict::{self, ConnectAttempt, Outbound, RedirectPorts};
 
 use crate::context::{self, load};
 use crate::maps::{self, Storage};
@@ -58,20 +58,61 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
     if !is_tcp(ctx.sock_addr) {
         return None;
     }
-    let socket = context::sock_addr_socket(ctx.sock_addr);
-    let attempt = ConnectAttempt {
-        destination: context::user_address(ctx.sock_addr, family),
-        port: context::user_port(ctx.sock_addr),
-        source: context::source_of(socket, family),
-        on_loopback: load!((*socket).bound_dev_if) == LOOPBACK_INDEX,
-        by_proxy: is_by_proxy(pod, cookie),
-    };
+    let attempt = attempt(ctx, family, is_by_proxy(pod, cookie));
     let verdict = verdict::outbound(
         pod,
         &attempt,
         |address| maps::is_own_address(cookie, address),
         |port| maps::is_skipped_port(cookie, OUTBOUND, port),
     );
+    let client = Client {
+        cookie,
+        pod,
+        ports: RedirectPorts::OF_POD,
+        family,
+    };
+    carry_out(ctx, client, &attempt, verdict);
+    Some(())
+}
+
+/// Returns the call that the program runs for.
+#[inline(always)]
+pub fn attempt(ctx: &SockAddrContext, family: Family, by_proxy: bool) -> ConnectAttempt {
+    let socket = context::sock_addr_socket(ctx.sock_addr);
+    ConnectAttempt {
+        destination: context::user_address(ctx.sock_addr, family),
+        port: context::user_port(ctx.sock_addr),
+        source: context::source_of(socket, family),
+        on_loopback: load!((*socket).bound_dev_if) == LOOPBACK_INDEX,
+        by_proxy,
+    }
+}
+
+/// The workload of a connection that may be redirected.
+#[derive(Clone, Copy)]
+pub struct Client<'a> {
+    pub cookie: u64,
+    pub pod: &'a PodConfig,
+    pub ports: RedirectPorts,
+    /// The family of the hook; IPv6 for an IPv4 destination in a mapped address, too.
+    pub family: Family,
+}
+
+/// Redirects the connection or leaves it, and counts it.
+#[inline(always)]
+pub fn carry_out(
+    ctx: &SockAddrContext,
+    client: Client<'_>,
+    attempt: &ConnectAttempt,
+    verdict: Outbound,
+) {
+    let Client {
+        cookie,
+        pod,
+        ports,
+        family,
+    } = client;
+    let socket = context::sock_addr_socket(ctx.sock_addr);
     let (counter, target) = match verdict {
         Outbound::Direct(counter) => {
             maps::ORIGINAL_DST.remove(socket);
@@ -86,8 +127,9 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
             // If the kernel has no memory for it, the proxy gets no destination and rejects the
             // connection.
             let stored = maps::ORIGINAL_DST.put(socket, original);
-            let port =
-                verdict::redirect_port(pod, &attempt, &target, || maps::has_in_flight_room(cookie));
+            let port = verdict::redirect_port(pod, ports, attempt, &target, || {
+                maps::has_in_flight_room(cookie)
+            });
             context::set_user_address(ctx.sock_addr, family, &target, port);
             let counter = if stored {
                 Counter::OutboundRedirected
@@ -110,7 +152,6 @@ fn connect(ctx: &SockAddrContext, family: Family) -> Option<()> {
             target,
         ));
     }
-    Some(())
 }
 
 /// Whether the caller is the pod's proxy, or one that has not listened yet.

@@ -15,7 +15,7 @@ use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
 use aya_ebpf::macros::cgroup_sockopt;
 use aya_ebpf::programs::SockoptContext;
 use mesh_ebpf_common::address::{Address, Family};
-use mesh_ebpf_common::layout::{INBOUND, OriginalDst};
+use mesh_ebpf_common::layout::{INBOUND, OriginalDst, PodConfig};
 use mesh_ebpf_common::verdict::{self, OriginalDstSource};
 
 use crate::context::{self, load, store};
@@ -51,9 +51,42 @@ struct SockaddrV6 {
 
 #[cgroup_sockopt(getsockopt)]
 pub fn mesh_getsockopt(ctx: SockoptContext) -> i32 {
+    respond(&ctx, caller)
+}
+
+/// The caller of getsockopt(2), and the pod that it is in.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    pub cookie: u64,
+    pub pod: &'static PodConfig,
+    /// The cookie that ADDRESSES has the own addresses under.
+    pub addresses: u64,
+    pub is_proxy: bool,
+}
+
+#[inline(always)]
+fn caller(ctx: &SockoptContext) -> Option<Caller> {
+    let cookie = context::netns_cookie(ctx);
+    let pod = maps::pod(cookie)?;
+    // SAFETY: the helper takes no arguments.
+    let cgroup = unsafe { bpf_get_current_cgroup_id() };
+    Some(Caller {
+        cookie,
+        pod,
+        addresses: cookie,
+        is_proxy: verdict::is_proxy(&maps::proxy(cookie), cgroup),
+    })
+}
+
+/// Responds to a request for the original destination, and leaves others to the kernel.
+#[inline(always)]
+pub fn respond(
+    ctx: &SockoptContext,
+    caller: impl FnOnce(&SockoptContext) -> Option<Caller>,
+) -> i32 {
     let options = ctx.sockopt;
     let family = verdict::original_dst_family(load!((*options).level), load!((*options).optname));
-    let replied = family.and_then(|family| reply_original_dst(&ctx, family));
+    let replied = family.and_then(|family| reply_original_dst(ctx, family, caller(ctx)?));
     if replied.is_none() && load!((*options).optlen) > COPIED_MAX {
         store!((*options).optlen, 0);
     }
@@ -61,20 +94,17 @@ pub fn mesh_getsockopt(ctx: SockoptContext) -> i32 {
 }
 
 #[inline(always)]
-fn reply_original_dst(ctx: &SockoptContext, family: Family) -> Option<i32> {
-    let cookie = context::netns_cookie(ctx);
-    let pod = maps::pod(cookie)?;
+fn reply_original_dst(ctx: &SockoptContext, family: Family, caller: Caller) -> Option<i32> {
+    let Caller { cookie, pod, .. } = caller;
     let socket = load!((*ctx.sockopt).__bindgen_anon_1.sk);
     // SAFETY: not null, and the kernel sized it for the type.
     let stored: Option<OriginalDst> = maps::ORIGINAL_DST.of(socket).map(|value| unsafe { *value });
     let local_port = load!((*socket).src_port) as u16;
-    // SAFETY: the helper takes no arguments.
-    let cgroup = unsafe { bpf_get_current_cgroup_id() };
-    let by_proxy = verdict::is_proxy(&maps::proxy(cookie), cgroup);
+    let by_proxy = caller.is_proxy;
     // Connections to the proxy's admin and control ports are not redirected.
     let is_redirected = || {
         let remote = context::socket_remote(socket);
-        remote.is_some_and(|remote| maps::is_own_address(cookie, &remote))
+        remote.is_some_and(|remote| maps::is_own_address(caller.addresses, &remote))
             && !maps::is_skipped_port(cookie, INBOUND, local_port)
     };
     match verdict::original_dst(pod, stored.as_ref(), by_proxy, local_port, is_redirected) {

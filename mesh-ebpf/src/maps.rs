@@ -289,8 +289,12 @@ fn in_flight_count(cookie: u64) -> Option<*mut i64> {
 }
 
 /// Adds atomically, with inline assembly because core offers no such operation for this target.
+///
+/// # Safety
+///
+/// The count is an aligned word of a map's value.
 #[inline(always)]
-unsafe fn add(count: *mut i64, number: i64) {
+pub unsafe fn add(count: *mut i64, number: i64) {
     // SAFETY: one aligned word of a map, which the verifier checks.
     unsafe {
         asm!(

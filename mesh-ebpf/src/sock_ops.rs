@@ -22,7 +22,7 @@ use aya_ebpf::programs::SockOpsContext;
 use mesh_ebpf_common::counter::Counter;
 use mesh_ebpf_common::decision::{Decision, Endpoint, Hook};
 use mesh_ebpf_common::layout::{
-    FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, PodConfig, Side,
+    FlowKey, LISTENER_SLOTS, ListenerKey, OriginalDst, PodConfig, Role, Side,
 };
 use mesh_ebpf_common::verdict::{self, REDIRECT_PORT_MIN};
 
@@ -72,7 +72,17 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
     if original.side != Side::Client as u16 {
         return None;
     }
-    let cookie = context::netns_cookie(ctx);
+    put_in_flight(ctx, context::netns_cookie(ctx), stored, &original)
+}
+
+/// Publishes the original destination in the storage of a client of this pod.
+#[inline(always)]
+pub(crate) fn put_in_flight(
+    ctx: &SockOpsContext,
+    cookie: u64,
+    stored: *mut OriginalDst,
+    original: &OriginalDst,
+) -> Option<()> {
     let pod = maps::pod(cookie)?;
     let (address, port) = context::ops_local(ctx.ops)?;
     let key = FlowKey::new(
@@ -81,7 +91,7 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
         context::ops_remote_port(ctx.ops),
         pod.outbound_port,
     );
-    if !maps::put_in_flight(&key, &original) {
+    if !maps::put_in_flight(&key, original) {
         // The proxy gets no destination and rejects the connection; only this pod is affected.
         maps::count(cookie, Counter::OutboundUntracked);
         if key.target != 0 {
@@ -89,7 +99,7 @@ fn publish(ctx: &SockOpsContext) -> Option<()> {
             unsafe { (*stored).side = Side::Untracked as u16 };
             maps::count_untracked(cookie, false);
         }
-        report_untracked(ctx, pod, cookie, &original, Endpoint::new(address, port));
+        report_untracked(ctx, pod, cookie, original, Endpoint::new(address, port));
     }
     watch_state(ctx);
     Some(())
@@ -128,6 +138,17 @@ fn accept(ctx: &SockOpsContext) -> Option<()> {
     if local_port != pod.outbound_port && local_port < REDIRECT_PORT_MIN {
         return None;
     }
+    take_in_flight(ctx, cookie, pod, local_port)
+}
+
+/// Moves the original destination of a connection that the proxy accepts to the accepted socket.
+#[inline(always)]
+pub(crate) fn take_in_flight(
+    ctx: &SockOpsContext,
+    cookie: u64,
+    pod: &PodConfig,
+    local_port: u16,
+) -> Option<()> {
     let socket = socket_of(ctx)?;
     let (address, port) = context::ops_remote(ctx.ops)?;
     let key = FlowKey::new(cookie, (address, port), local_port, pod.outbound_port);
@@ -165,6 +186,12 @@ fn listen(ctx: &SockOpsContext) -> Option<()> {
     let cookie = context::netns_cookie(ctx);
     let pod = maps::pod(cookie)?;
     let role = verdict::listener_role(pod, load!((*ctx.ops).local_port) as u16)?;
+    register(ctx, cookie, role)
+}
+
+/// Registers a listener on a proxy port of this pod.
+#[inline(always)]
+pub(crate) fn register(ctx: &SockOpsContext, cookie: u64, role: Role) -> Option<()> {
     let family = context::ops_family(ctx.ops)?;
     let binder = socket_of(ctx).and_then(|socket| maps::BINDERS.of(socket));
     let Some(binder) = binder else {
@@ -221,8 +248,17 @@ fn change_state(ctx: &SockOpsContext) -> Option<()> {
     if new != BPF_TCP_CLOSE {
         return None;
     }
-    let cookie = context::netns_cookie(ctx);
     let stored = maps::ORIGINAL_DST.of(socket_of(ctx)?)?;
+    end_client(ctx, context::netns_cookie(ctx), stored)
+}
+
+/// Handles the end of a socket with this storage, of a client of this pod.
+#[inline(always)]
+pub(crate) fn end_client(
+    ctx: &SockOpsContext,
+    cookie: u64,
+    stored: *mut OriginalDst,
+) -> Option<()> {
     // SAFETY: not null, and the kernel sized it for the type.
     if unsafe { (*stored).side } == Side::Untracked as u16 {
         unsafe { (*stored).side = Side::Client as u16 };

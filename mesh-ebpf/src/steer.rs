@@ -63,6 +63,18 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
         |address| maps::is_skipped_source(cookie, address),
         || maps::is_closed(pod, cookie, &lookup.local, lookup.local_port),
     );
+    carry_out(ctx, pod, cookie, &lookup, verdict)
+}
+
+/// Assigns the connection to the proxy's listener, refuses it or leaves it, and counts it.
+#[inline(always)]
+pub fn carry_out(
+    ctx: &SkLookupContext,
+    pod: &PodConfig,
+    cookie: u64,
+    lookup: &SocketLookup,
+    verdict: LookupVerdict,
+) -> Option<u32> {
     // A trace names the proxy's port, as a trace of the connect hook does.
     let port = match verdict {
         LookupVerdict::Proxy(Role::Outbound) => pod.outbound_port,
@@ -70,7 +82,7 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
     };
     let lookup = SocketLookup {
         local_port: port,
-        ..lookup
+        ..*lookup
     };
     let role = match verdict {
         LookupVerdict::Pass(counter) => {
@@ -113,7 +125,18 @@ fn steer(ctx: &SkLookupContext) -> Option<u32> {
 /// While a connection of the pod is untracked, any could be it: the proxy rejects those that have
 /// no destination, and none reaches an application by mistake.
 #[inline(always)]
-fn is_in_flight(
+pub fn is_in_flight(
+    ctx: &SkLookupContext,
+    pod: &PodConfig,
+    cookie: u64,
+    lookup: &SocketLookup,
+) -> bool {
+    is_published(ctx, pod, cookie, lookup) || maps::has_untracked(cookie)
+}
+
+/// Whether the connection is in IN_FLIGHT.
+#[inline(always)]
+pub fn is_published(
     ctx: &SkLookupContext,
     pod: &PodConfig,
     cookie: u64,
@@ -121,7 +144,7 @@ fn is_in_flight(
 ) -> bool {
     let client = (lookup.remote, context::lookup_remote_port(ctx.lookup));
     let key = FlowKey::new(cookie, client, lookup.local_port, pod.outbound_port);
-    maps::in_flight(&key).is_some() || maps::has_untracked(cookie)
+    maps::in_flight(&key).is_some()
 }
 
 /// Reports a decision if the pod is traced. `target_port` is the port of the proxy's listener; 0

@@ -411,7 +411,13 @@ fn ipv6_passes_if_the_pod_does_not_redirect_it() {
 fn redirect_port_depends_on_the_destination() {
     let port = |pod: &PodConfig, destination: &str, port: u16, target: &str| {
         let attempt = connect_to(destination, port);
-        redirect_port(pod, &attempt, &address(target), || true)
+        redirect_port(
+            pod,
+            RedirectPorts::OF_POD,
+            &attempt,
+            &address(target),
+            || true,
+        )
     };
     let full = |destination: &str, port_: u16| port(&pod(), destination, port_, "10.1.0.5");
     assert!(full("10.9.9.9", 80) >= REDIRECT_PORT_MIN);
@@ -423,7 +429,8 @@ fn redirect_port_depends_on_the_destination() {
     let split = PodConfig { flags: 0, ..pod() };
     assert_eq!(port(&split, "10.9.9.9", 80, "10.1.0.5"), 4140);
     let attempt = connect_to("10.9.9.9", 80);
-    let without_room = redirect_port(&pod(), &attempt, &address("10.1.0.5"), || false);
+    let target = address("10.1.0.5");
+    let without_room = redirect_port(&pod(), RedirectPorts::OF_POD, &attempt, &target, || false);
     assert_eq!(without_room, 4140);
 }
 
@@ -438,6 +445,7 @@ fn redirect_ports_of_similar_destinations_rarely_collide() {
     let redirected = |destination: &str, port: u16| {
         redirect_port(
             &pod(),
+            RedirectPorts::OF_POD,
             &connect_to(destination, port),
             &address("10.1.0.5"),
             || true,
