@@ -16,4 +16,5 @@ pub mod layout;
 pub mod packet;
 pub mod prefix;
 pub mod quota;
+pub mod unit;
 pub mod verdict;

@@ -41,3 +41,18 @@ pub const IN_FLIGHT_MAX: usize = 128 * IN_FLIGHT_PER_POD as usize;
 pub const OPEN_PORTS_PER_POD: i64 = 1_024;
 /// Ports of all pods: enough for 128 pods with the maximum.
 pub const OPEN_PORTS_MAX: usize = 128 * OPEN_PORTS_PER_POD as usize;
+
+/// Enrolled systemd units of one host. Each has a block of ports (`mesh-agent::machine::ports`),
+/// and this is the number of blocks.
+pub const UNITS_MAX: usize = 64;
+/// Names of cgroups that are registered when they are created: of each unit its own, its sockets'
+/// and its proxy's, and the slices on the way to them. The agent enforces it.
+pub const CGROUP_NAMES_MAX: usize = 512;
+/// Registered cgroups: a name has one at a time, and one more between two reconciliations if the
+/// end of a cgroup was missed.
+pub const CGROUPS_MAX: usize = 2 * CGROUP_NAMES_MAX;
+/// Ports of the proxies of all units.
+pub const PROXY_PORTS_MAX: usize = UNITS_MAX * 64;
+/// Ports where sockets of all units listen or have listened; of each unit [`OPEN_PORTS_PER_POD`],
+/// as the programs enforce it.
+pub const UNIT_PORTS_MAX: usize = UNITS_MAX * OPEN_PORTS_PER_POD as usize;

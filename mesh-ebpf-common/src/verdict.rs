@@ -9,6 +9,8 @@ use crate::layout::{
 };
 use crate::packet::TcpSyn;
 
+pub mod unit;
+
 /// A proxy connects to this address to verify that its pod is redirected
 /// (`mesh-proxy::redirection`): a documentation address (RFC 5737), which is not routed. A
 /// connection to it reaches the outbound listener from any process, also from the proxy, and
