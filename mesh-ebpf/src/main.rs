@@ -25,6 +25,9 @@
 //!
 //! While a pod is traced, `trace` reports what `connect`, `steer` and `sock_ops` decide about it.
 //!
+//! `machine` has the programs for systemd units, which share the network namespace of their host.
+//! They are in an object of their own, with the feature `machine`.
+//!
 //! `mesh-agent::ebpf` loads, pins and attaches the programs and writes the maps.
 
 #![no_std]
@@ -37,6 +40,8 @@ mod connect;
 mod context;
 mod getsockopt;
 mod guard;
+#[cfg(feature = "machine")]
+mod machine;
 mod maps;
 mod open_ports;
 mod peer;

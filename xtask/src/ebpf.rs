@@ -21,27 +21,45 @@ const NEWEST_CHECKED: u32 = 96;
 /// not a jump.
 const OTHER_ORDER: &str = "-C link-arg=--llvm-args=-disable-block-placement";
 
-/// Builds the kernel programs and returns the path of the object.
+/// Builds the kernel programs for pods and, in another object, for systemd units. Returns the path
+/// of the former.
 pub(crate) fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    build_as(root, "mesh-ebpf.o", "mesh-ebpf/target", "")
+    let machine = Variant {
+        features: &["machine"],
+        ..Variant::default()
+    };
+    build_as(root, "mesh-ebpf-machine.o", &machine)?;
+    build_as(root, "mesh-ebpf.o", &Variant::default())
 }
 
 /// Builds the variant with other instructions for the tests of upgrades. The agent never embeds it.
 pub(crate) fn build_other(root: &Path) -> anyhow::Result<PathBuf> {
-    build_as(
-        root,
-        "mesh-ebpf-other.o",
-        "mesh-ebpf/target/other",
-        OTHER_ORDER,
-    )
+    let other = Variant {
+        target_dir: "mesh-ebpf/target/other",
+        flags: OTHER_ORDER,
+        ..Variant::default()
+    };
+    build_as(root, "mesh-ebpf-other.o", &other)
 }
 
-fn build_as(
-    root: &Path,
-    name: &str,
-    target_dir: &str,
-    further_flags: &str,
-) -> anyhow::Result<PathBuf> {
+/// What one object differs from others in.
+struct Variant {
+    target_dir: &'static str,
+    features: &'static [&'static str],
+    flags: &'static str,
+}
+
+impl Default for Variant {
+    fn default() -> Self {
+        Self {
+            target_dir: "mesh-ebpf/target",
+            features: &[],
+            flags: "",
+        }
+    }
+}
+
+fn build_as(root: &Path, name: &str, variant: &Variant) -> anyhow::Result<PathBuf> {
     let Some(compiler) = bpf_toolchain::compiler() else {
         bail!("there is no compiler for BPF on this machine; `cargo xtask setup` installs one");
     };
@@ -51,8 +69,8 @@ fn build_as(
             bpf_toolchain::LINKER_VERSION
         );
     };
-    let target_dir = root.join(target_dir);
-    compile(root, &compiler, &linker, &target_dir, further_flags)?;
+    let target_dir = root.join(variant.target_dir);
+    compile(root, &compiler, &linker, variant)?;
     let object = root.join("target/bpf").join(name);
     publish(&target_dir.join(TARGET).join("release/mesh-ebpf"), &object)?;
     Ok(object)
@@ -62,8 +80,7 @@ fn compile(
     root: &Path,
     compiler: &Compiler,
     linker: &Path,
-    target_dir: &Path,
-    further_flags: &str,
+    variant: &Variant,
 ) -> anyhow::Result<()> {
     let mut command = workspace::cargo(root);
     command
@@ -77,12 +94,14 @@ fn compile(
             TARGET,
         ])
         .arg("--target-dir")
-        .arg(target_dir)
+        .arg(root.join(variant.target_dir))
+        .arg("--features")
+        .arg(variant.features.join(","))
         .env("RUSTC", &compiler.rustc)
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         .env(
             "CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS",
-            flags(root, compiler, further_flags)?,
+            flags(root, compiler, variant.flags)?,
         );
     if compiler.build_core {
         command
