@@ -15,6 +15,7 @@ pub mod init;
 pub mod install;
 pub mod iptables;
 pub mod kubernetes;
+pub mod listening;
 pub mod metrics;
 pub mod netlink;
 pub mod nft;

@@ -17,12 +17,14 @@ const OBJ_PIN: libc::c_int = 6;
 const OBJ_GET: libc::c_int = 7;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const PROG_QUERY: libc::c_int = 16;
+const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const MAP_FREEZE: libc::c_int = 22;
 const LINK_CREATE: libc::c_int = 28;
 const LINK_UPDATE: libc::c_int = 29;
 
 const MAP_TYPE_ARRAY: u32 = 2;
 /// `BPF_LINK_TYPE_*` numbers, which determine the layout of the link's information.
+const LINK_TYPE_RAW_TRACEPOINT: u32 = 1;
 const LINK_TYPE_CGROUP: u32 = 3;
 const LINK_TYPE_NETNS: u32 = 5;
 /// `BPF_LINK_TYPE_TCX`.
@@ -52,6 +54,7 @@ pub enum LinkTarget {
     Cgroup { id: u64 },
     Netns { inode: u32 },
     Interface { index: u32 },
+    RawTracepoint,
     Other,
 }
 
@@ -76,6 +79,14 @@ struct LinkCreate {
     target: u32,
     attach_type: u32,
     flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct RawTracepoint {
+    name: u64,
+    program: u32,
+    pad: u32,
 }
 
 #[repr(C)]
@@ -228,6 +239,18 @@ pub fn create_tcx_link(program: impl AsFd, interface: u32) -> io::Result<OwnedFd
     unsafe { bpf_fd(LINK_CREATE, &mut attributes) }
 }
 
+/// Attaches a program to a tracepoint of the kernel. The link cannot be updated.
+pub fn attach_raw_tracepoint(program: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    let name = CString::new(name).map_err(io::Error::other)?;
+    let mut attributes = RawTracepoint {
+        name: name.as_ptr().expose_provenance() as u64,
+        program: raw(&program),
+        pad: 0,
+    };
+    // SAFETY: the structure is `bpf_attr.raw_tracepoint`; the name lives until the call returns.
+    unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &mut attributes) }
+}
+
 /// Replaces the program of a link atomically: each packet or call runs exactly one of the two.
 pub fn update_link(link: impl AsFd, program: impl AsFd) -> io::Result<()> {
     let mut attributes = LinkUpdate {
@@ -250,6 +273,7 @@ pub fn link_info(link: impl AsFd) -> io::Result<LinkInfo> {
     // which lives until the call returns.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes) }?;
     let target = match info.kind {
+        LINK_TYPE_RAW_TRACEPOINT => LinkTarget::RawTracepoint,
         LINK_TYPE_CGROUP => LinkTarget::Cgroup { id: info.target },
         LINK_TYPE_NETNS => LinkTarget::Netns {
             inode: info.target as u32,
