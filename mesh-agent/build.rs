@@ -7,13 +7,15 @@ use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let manifest = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    let object = manifest.join("../target/bpf/mesh-ebpf.o");
-    println!("cargo::rerun-if-changed={}", object.display());
-    let embedded = PathBuf::from(env::var("OUT_DIR")?).join("mesh-ebpf.o");
-    if object.exists() {
-        fs::copy(&object, embedded)?;
-    } else {
-        fs::write(embedded, [])?;
+    for name in ["mesh-ebpf.o", "mesh-ebpf-machine.o"] {
+        let object = manifest.join("../target/bpf").join(name);
+        println!("cargo::rerun-if-changed={}", object.display());
+        let embedded = PathBuf::from(env::var("OUT_DIR")?).join(name);
+        if object.exists() {
+            fs::copy(&object, embedded)?;
+        } else {
+            fs::write(embedded, [])?;
+        }
     }
     Ok(())
 }

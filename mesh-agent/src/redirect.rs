@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -55,6 +56,24 @@ pub struct PodRedirect {
     pub tier: Tier,
 }
 
+/// One systemd unit to redirect. Units share the network namespace of their host, so that each has
+/// ports of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnitRedirect {
+    /// Its name, such as `nginx.service`.
+    pub unit: String,
+    /// Unique as long as the host runs.
+    pub cookie: u64,
+    /// The cgroups of the unit and of its socket units, as paths below the root of the hierarchy.
+    pub cgroups: Vec<String>,
+    /// The cgroup of its proxy.
+    pub proxy_cgroup: String,
+    pub spec: RedirectSpec,
+    /// Outbound connections are redirected to these ports.
+    pub redirect_ports: RangeInclusive<u16>,
+}
+
 mesh_core::names! {
     /// What the guard does with connection requests that leave a pod around its proxy.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,20 +104,38 @@ impl FromStr for GuardMode {
 /// Characters of an annotation that an error quotes.
 const MAX_QUOTED_CHARS: usize = 100;
 
+/// The annotations that an enrolment of a unit may have.
+const OF_UNITS: [&str; 8] = [
+    annotation::INBOUND_PORT,
+    annotation::OUTBOUND_PORT,
+    annotation::ADMIN_PORT,
+    annotation::CONTROL_PORT,
+    annotation::SKIP_INBOUND_PORTS,
+    annotation::SKIP_OUTBOUND_PORTS,
+    annotation::SKIP_SUBNETS,
+    annotation::REDIRECTED_IP_FAMILIES,
+];
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
-    #[error("invalid annotation {key}: {value:?} of pod {pod}: {problem}")]
+    #[error("invalid annotation {key}: {value:?} of {subject}: {problem}")]
     Value {
-        pod: String,
+        /// A pod or a unit, with its kind.
+        subject: String,
         key: &'static str,
         value: String,
         problem: String,
     },
     #[error(
-        "the annotations of pod {pod} assign port {port} both to the proxy's {first} and to its {second} listener; choose different ports"
+        "annotation {key} of {subject} has no effect on a unit; those that have one are {}",
+        OF_UNITS.join(", ")
+    )]
+    NotOfUnits { subject: String, key: String },
+    #[error(
+        "the annotations of {subject} assign port {port} both to the proxy's {first} and to its {second} listener; choose different ports"
     )]
     DuplicatePort {
-        pod: String,
+        subject: String,
         port: u16,
         first: &'static str,
         second: &'static str,
@@ -130,7 +167,34 @@ impl RedirectSpec {
         pod: &PodRef,
         annotations: &BTreeMap<String, String>,
     ) -> Result<Self, AnnotationError> {
-        let reader = AnnotationReader { pod, annotations };
+        Self::parse(&format!("pod {pod}"), annotations)
+    }
+
+    /// Parses the annotations of an enrolment of a systemd unit: those of a pod without the proxy's
+    /// user, since a unit's proxy is recognised by its cgroup only.
+    pub fn of_unit(
+        unit: &str,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Self, AnnotationError> {
+        let subject = format!("unit {unit}");
+        let mut keys = annotations.keys();
+        if let Some(key) = keys.find(|key| !OF_UNITS.contains(&key.as_str())) {
+            return Err(AnnotationError::NotOfUnits {
+                subject,
+                key: truncate(key),
+            });
+        }
+        Self::parse(&subject, annotations)
+    }
+
+    fn parse(
+        subject: &str,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Self, AnnotationError> {
+        let reader = AnnotationReader {
+            subject,
+            annotations,
+        };
         let mut spec = Self {
             proxy_uid: reader
                 .value(annotation::PROXY_UID, parse_id)?
@@ -153,7 +217,7 @@ impl RedirectSpec {
                 .unwrap_or_else(redirected_by_default),
             inbound_fail_open: false,
         };
-        spec.check_ports(pod)?;
+        spec.check_ports(subject)?;
         // The proxy's own endpoints are always reached directly: the annotation cannot remove them.
         spec.skip_inbound.insert(spec.admin_port..=spec.admin_port);
         spec.skip_inbound
@@ -161,7 +225,7 @@ impl RedirectSpec {
         Ok(spec)
     }
 
-    fn check_ports(&self, pod: &PodRef) -> Result<(), AnnotationError> {
+    fn check_ports(&self, subject: &str) -> Result<(), AnnotationError> {
         let listeners = [
             ("inbound", self.inbound_port),
             ("outbound", self.outbound_port),
@@ -171,7 +235,7 @@ impl RedirectSpec {
         for (i, (second, port)) in listeners.iter().enumerate() {
             if let Some((first, _)) = listeners[..i].iter().find(|(_, other)| other == port) {
                 return Err(AnnotationError::DuplicatePort {
-                    pod: pod.to_string(),
+                    subject: subject.to_owned(),
                     port: *port,
                     first,
                     second,
@@ -183,7 +247,7 @@ impl RedirectSpec {
 }
 
 struct AnnotationReader<'a> {
-    pod: &'a PodRef,
+    subject: &'a str,
     annotations: &'a BTreeMap<String, String>,
 }
 
@@ -219,7 +283,7 @@ impl AnnotationReader<'_> {
 
     fn error(&self, key: &'static str, value: &str, problem: String) -> AnnotationError {
         AnnotationError::Value {
-            pod: self.pod.to_string(),
+            subject: self.subject.to_owned(),
             key,
             value: truncate(value),
             problem,

@@ -95,21 +95,7 @@ fn write(
 ) -> Result<usize, Error> {
     let cookie = pod.cookie;
     create_state(maps, cookie)?;
-    for key in &plan.addresses {
-        maps.addresses
-            .insert(key, PRESENT, ANY)
-            .map_err(map_error("write to", "ADDRESSES"))?;
-    }
-    for key in &plan.port_skips {
-        maps.port_skips
-            .insert(key, PRESENT, ANY)
-            .map_err(map_error("write to", "PORT_SKIPS"))?;
-    }
-    for key in &plan.subnet_skips {
-        maps.subnet_skips
-            .insert(key, PRESENT, ANY)
-            .map_err(map_error("write to", "SUBNET_SKIPS"))?;
-    }
+    write_entries(maps, plan)?;
     if plan.config.flags & FLAG_INBOUND != 0 {
         loader::attach_steer(object, pins, cookie, &pod.netns)?;
     }
@@ -147,8 +133,28 @@ fn write(
     Ok(registered)
 }
 
+/// Writes the addresses, skipped ports and skipped subnets.
+pub(super) fn write_entries(maps: &mut Maps, plan: &Plan) -> Result<(), Error> {
+    for key in &plan.addresses {
+        maps.addresses
+            .insert(key, PRESENT, ANY)
+            .map_err(map_error("write to", "ADDRESSES"))?;
+    }
+    for key in &plan.port_skips {
+        maps.port_skips
+            .insert(key, PRESENT, ANY)
+            .map_err(map_error("write to", "PORT_SKIPS"))?;
+    }
+    for key in &plan.subnet_skips {
+        maps.subnet_skips
+            .insert(key, PRESENT, ANY)
+            .map_err(map_error("write to", "SUBNET_SKIPS"))?;
+    }
+    Ok(())
+}
+
 /// Creates the entries that the programs write to. Enrolling a pod again keeps them.
-fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
+pub(super) fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
     if optional(maps.proxies.get(&cookie, 0), "PROXIES")?.is_none() {
         maps.proxies
             .insert(cookie, ProxyState::default(), NO_EXIST)
@@ -171,7 +177,11 @@ fn create_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
 }
 
 /// Removes the pod's addresses, skipped ports and skipped subnets that `kept` does not have.
-fn remove_entries(maps: &mut Maps, cookie: u64, kept: Option<&Plan>) -> Result<(), Error> {
+pub(super) fn remove_entries(
+    maps: &mut Maps,
+    cookie: u64,
+    kept: Option<&Plan>,
+) -> Result<(), Error> {
     let stale = keys_where("ADDRESSES", maps.addresses.keys(), |key| {
         key.cookie == cookie && kept.is_none_or(|plan| !plan.addresses.contains(key))
     })?;
@@ -222,6 +232,12 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     let was_enrolled = remove_result(maps.pods.remove(&cookie), "PODS")?;
     pins::remove(&pins.steer_link(cookie))?;
     guard::detach(pins, cookie)?;
+    remove_state(maps, cookie)?;
+    Ok(was_enrolled)
+}
+
+/// Removes the entries of a pod or unit that is not in PODS any more.
+pub(super) fn remove_state(maps: &mut Maps, cookie: u64) -> Result<(), Error> {
     for key in maps.listeners_of(cookie)? {
         remove_result(maps.listeners.remove(&key), "LISTENERS")?;
     }
@@ -242,5 +258,5 @@ pub(super) fn remove(pins: &Pins, maps: &mut Maps, cookie: u64) -> Result<bool, 
     for key in keys {
         remove_result(maps.in_flight.remove(&key), "IN_FLIGHT")?;
     }
-    Ok(was_enrolled)
+    Ok(())
 }

@@ -135,4 +135,38 @@ pub enum Error {
     Interfaces { netns: PathBuf, source: io::Error },
     #[error("cannot list the listeners that were open before the pod's enrolment")]
     Listeners(#[source] io::Error),
+    #[error(
+        "cannot read the kernel's type information from {path} (it takes a kernel with CONFIG_DEBUG_INFO_BTF)"
+    )]
+    KernelTypes { path: PathBuf, source: io::Error },
+    #[error("the kernel's type information has no {0}")]
+    NoKernelTypes(&'static str),
+    #[error("cannot attach {program} to tracepoint {tracepoint} (it takes CAP_PERFMON)")]
+    Tracepoint {
+        program: &'static str,
+        tracepoint: &'static str,
+        source: io::Error,
+    },
+    #[error(
+        "the kernel programs did not observe the creation of cgroup {0}, so that units could not be followed over their restarts"
+    )]
+    NotObserved(PathBuf),
+    #[error("cannot read the clock")]
+    Clock(#[source] io::Error),
+    #[error("cannot {action} cgroup {path}")]
+    CgroupDirectory {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{0:?} is not the path of a cgroup")]
+    CgroupPath(String),
+    #[error("cgroup {0:?} is of two units, or also on the path to another unit's")]
+    SharedCgroup(String),
+    #[error(
+        "units have cgroups on more than {0} levels of the hierarchy; withdraw some, or move them to fewer levels of slices"
+    )]
+    TooManyLevels(usize),
+    #[error("cgroup {path} has more than {most} cgroups below it")]
+    TooManyCgroups { path: PathBuf, most: usize },
 }

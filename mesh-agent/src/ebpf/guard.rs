@@ -170,7 +170,7 @@ fn has_interface(link: impl std::os::fd::AsFd) -> bool {
         .is_ok_and(|info| matches!(info.target, LinkTarget::Interface { index } if index != 0))
 }
 
-fn create_counters(pins: &Pins, cookie: u64) -> Result<(), Error> {
+pub(super) fn create_counters(pins: &Pins, cookie: u64) -> Result<(), Error> {
     let Some(mut maps) = GuardMaps::open(pins)? else {
         return Ok(());
     };

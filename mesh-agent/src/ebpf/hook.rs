@@ -34,7 +34,7 @@ pub(super) const STEER: &str = "mesh_steer";
 /// Each interface of a pod has an instance of this program while the guard is on.
 pub(super) const GUARD: &str = "mesh_guard";
 
-const fn hook(program: &'static str, attach_type: AttachType) -> Hook {
+pub(super) const fn hook(program: &'static str, attach_type: AttachType) -> Hook {
     Hook {
         program,
         attach_type,

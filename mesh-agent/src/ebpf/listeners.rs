@@ -42,6 +42,24 @@ pub(super) fn register(
     config: &PodConfig,
     netns_inode: u64,
 ) -> Result<usize, Error> {
+    register_found(maps, cookie, || candidates(config, netns_inode))
+}
+
+/// Registers the listeners of a unit's proxy, by the processes in its cgroup.
+pub(super) fn register_of_unit(
+    maps: &mut Maps,
+    cookie: u64,
+    config: &PodConfig,
+    proxy_cgroup: &Path,
+) -> Result<usize, Error> {
+    register_found(maps, cookie, || candidates_in(config, proxy_cgroup))
+}
+
+fn register_found(
+    maps: &mut Maps,
+    cookie: u64,
+    candidates: impl FnOnce() -> io::Result<Vec<Candidate>>,
+) -> Result<usize, Error> {
     let present = maps.listeners_of(cookie)?;
     let has = |role: Role| present.iter().any(|key| key.role == role as u8);
     if has(Role::Outbound) && has(Role::Inbound) {
@@ -51,7 +69,7 @@ pub(super) fn register(
         return Ok(0);
     };
     let mut registered = 0;
-    for candidate in candidates(config, netns_inode).map_err(Error::Listeners)? {
+    for candidate in candidates().map_err(Error::Listeners)? {
         let any_listener = !present.is_empty() || registered > 0;
         if has(candidate.role) || !verdict::may_bind(&state, candidate.cgroup, || any_listener) {
             continue;
@@ -92,13 +110,29 @@ fn insert(maps: &mut Maps, cookie: u64, candidate: &Candidate) -> Result<bool, E
 
 /// Returns the listeners of the proxy's uid on the proxy's ports in this namespace.
 fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>> {
+    let mut pids = processes()?;
+    pids.retain(|pid| is_in_netns(*pid, netns_inode) && has_uid(*pid, config.proxy_uid));
+    let mut found = listeners_of(config, pids)?;
+    found.retain(|candidate| candidate.listener.uid == config.proxy_uid);
+    Ok(found)
+}
+
+/// Returns the listeners of a cgroup's processes on the proxy's ports; none if it does not exist.
+fn candidates_in(config: &PodConfig, cgroup: &Path) -> io::Result<Vec<Candidate>> {
+    let pids = match fs::read_to_string(cgroup.join("cgroup.procs")) {
+        Ok(pids) => pids,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let pids = pids.lines().filter_map(|pid| pid.parse().ok());
+    listeners_of(config, pids.collect())
+}
+
+fn listeners_of(config: &PodConfig, pids: Vec<i32>) -> io::Result<Vec<Candidate>> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     let mut remaining = MAX_SOCKETS;
-    for pid in processes()? {
-        if !is_in_netns(pid, netns_inode) || !has_uid(pid, config.proxy_uid) {
-            continue;
-        }
+    for pid in pids {
         for fd in sockets(pid, remaining)? {
             remaining -= 1;
             let Some(listener) = process::listener_of(pid, fd)? else {
@@ -108,7 +142,7 @@ fn candidates(config: &PodConfig, netns_inode: u64) -> io::Result<Vec<Candidate>
                 continue;
             };
             // Descriptors of several processes may refer to one socket.
-            if listener.uid != config.proxy_uid || !seen.insert(listener.cookie) {
+            if !seen.insert(listener.cookie) {
                 continue;
             }
             if let Some(cgroup) = cgroup_of(pid) {

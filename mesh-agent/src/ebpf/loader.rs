@@ -10,7 +10,8 @@ use std::{io, thread};
 
 use aya::maps::MapError;
 use aya::programs::{
-    CgroupSockAddr, CgroupSockopt, Program, ProgramError, SchedClassifier, SkLookup, SockOps,
+    CgroupSockAddr, CgroupSockopt, Program, ProgramError, RawTracePoint, SchedClassifier, SkLookup,
+    SockOps,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use mesh_runtime::file;
@@ -33,9 +34,9 @@ const POD_COOKIE: &str = "POD_COOKIE";
 pub(super) const LOOPBACK_INDEX: u32 = 1;
 
 pub(super) struct CgroupRoot {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     directory: File,
-    id: u64,
+    pub(super) id: u64,
 }
 
 impl CgroupRoot {
@@ -61,7 +62,7 @@ impl CgroupRoot {
 
     /// Opens the root of the hierarchy. It is the highest one that this process sees: for a node
     /// that is a container itself, its own.
-    fn of_node(&self) -> Result<CgroupRoot, Error> {
+    pub(super) fn of_node(&self) -> Result<CgroupRoot, Error> {
         // Symbolic links have other parents.
         let path = fs::canonicalize(&self.path).map_err(|source| Error::Cgroup {
             path: self.path.clone(),
@@ -88,7 +89,7 @@ pub(super) fn is_attached(pins: &Pins, root: &CgroupRoot) -> Result<bool, Error>
     Ok(true)
 }
 
-fn is_attached_to(link: impl AsFd, root: &CgroupRoot) -> bool {
+pub(super) fn is_attached_to(link: impl AsFd, root: &CgroupRoot) -> bool {
     bpf::link_info(link).is_ok_and(|info| info.target == LinkTarget::Cgroup { id: root.id })
 }
 
@@ -129,7 +130,12 @@ pub(super) fn observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> 
 
 /// Attaches a program, or replaces the attached one in place. A link whose cgroup was deleted, or
 /// differs from `root`, cannot be moved and is recreated.
-fn attach(program: impl AsFd, hook: Hook, pins: &Pins, root: &CgroupRoot) -> Result<(), Error> {
+pub(super) fn attach(
+    program: impl AsFd,
+    hook: Hook,
+    pins: &Pins,
+    root: &CgroupRoot,
+) -> Result<(), Error> {
     let path = pins.link(hook.program);
     if let Some(link) = pins::open(&path)? {
         if is_attached_to(&link, root) {
@@ -277,23 +283,26 @@ fn prepare(object: &Object, pins: &Pins, cookie: u64) -> Result<Ebpf, Error> {
     for name in maps::NAMES {
         loader.map_pin_path(name, directory.join(name));
     }
-    loader
-        .override_global(POD_COOKIE, &cookie, true)
-        .load(object.bytes())
-        .map_err(|error| match &error {
-            EbpfError::MapError(MapError::CreateError { io_error, .. }) if is_eperm(io_error) => {
-                Error::MapsNotPermitted(error)
-            }
-            EbpfError::MapError(MapError::CreateError { .. }) => Error::MapRefused(error),
-            _ => Error::Object(error),
-        })
+    loader.override_global(POD_COOKIE, &cookie, true);
+    parse(&mut loader, object)
+}
+
+/// Parses the object with the loader's settings, and creates maps that are not pinned.
+pub(super) fn parse(loader: &mut EbpfLoader<'_>, object: &Object) -> Result<Ebpf, Error> {
+    loader.load(object.bytes()).map_err(|error| match &error {
+        EbpfError::MapError(MapError::CreateError { io_error, .. }) if is_eperm(io_error) => {
+            Error::MapsNotPermitted(error)
+        }
+        EbpfError::MapError(MapError::CreateError { .. }) => Error::MapRefused(error),
+        _ => Error::Object(error),
+    })
 }
 
 fn is_eperm(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
+pub(super) fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
     let program = ebpf.program_mut(name).ok_or(Error::NoProgram(name))?;
     let result = match program {
         Program::CgroupSockAddr(program) => CgroupSockAddr::load(program),
@@ -301,6 +310,7 @@ fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
         Program::SockOps(program) => SockOps::load(program),
         Program::SkLookup(program) => SkLookup::load(program),
         Program::SchedClassifier(program) => SchedClassifier::load(program),
+        Program::RawTracePoint(program) => RawTracePoint::load(program),
         _ => Err(ProgramError::UnexpectedProgramType),
     };
     result.map_err(|source| match &source {
@@ -315,7 +325,7 @@ fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
     })
 }
 
-fn program_fd<'a>(
+pub(super) fn program_fd<'a>(
     ebpf: &'a Ebpf,
     name: &'static str,
 ) -> Result<std::os::fd::BorrowedFd<'a>, Error> {
@@ -351,6 +361,8 @@ pub(super) fn cgroup2_mount() -> Option<PathBuf> {
         .find_map(|line| {
             let mut words = line.split(' ');
             let (point, kind) = (words.nth(1)?, words.next()?);
-            (kind == "cgroup2").then(|| PathBuf::from(point))
+            let path = PathBuf::from(point);
+            // Another mount may cover it.
+            (kind == "cgroup2" && is_cgroup2(&path)).then_some(path)
         })
 }

@@ -8,11 +8,14 @@ use mesh_ebpf_common::layout::{
     AddressKey, FlowKey, GuardStats, ListenerKey, OriginalDst, PodConfig, PodStats, PortKey,
     PortSkipKey, PortTracking, ProxyState, SubnetSkipKey,
 };
+use mesh_ebpf_common::unit::{
+    AdoptedPort, CgroupName, HostPort, Member, ProxyPort, UnitConfig, UnitPort,
+};
 
 use super::error::Error;
 use super::pins::Pins;
 
-/// Every map of the object: all are pinned and shared by every program.
+/// Every map of the object that programs of pods use: all are pinned and shared by every program.
 pub(super) const NAMES: [&str; 18] = [
     "PODS",
     "PROXIES",
@@ -32,6 +35,18 @@ pub(super) const NAMES: [&str; 18] = [
     "PORT_TRACKING",
     "OPENED",
     LOG,
+];
+
+/// The maps that only programs of a machine's units use, whose object has them.
+pub(super) const NAMES_OF_UNITS: [&str; 8] = [
+    "CGROUPS",
+    "CGROUP_NAMES",
+    "LEVELS",
+    "UNITS",
+    "PROXY_PORTS",
+    "UNIT_PORTS",
+    "ADOPTED_PORTS",
+    "UNIT_SOCKETS",
 ];
 
 /// The log of the programs, a ring buffer. aya-log defines it.
@@ -108,6 +123,32 @@ pub(super) fn open_traces(pins: &Pins) -> Result<Option<HashMap<MapData, u64, i6
         return Ok(None);
     }
     open(&directory, "TRACES").map(Some)
+}
+
+/// The maps of a machine's units.
+pub(super) struct UnitMaps {
+    pub(super) cgroups: HashMap<MapData, u64, Member>,
+    pub(super) names: HashMap<MapData, CgroupName, Member>,
+    pub(super) levels: Array<MapData, u64>,
+    pub(super) units: HashMap<MapData, u64, UnitConfig>,
+    pub(super) proxy_ports: HashMap<MapData, u32, ProxyPort>,
+    pub(super) ports: HashMap<MapData, HostPort, UnitPort>,
+    pub(super) adopted: HashMap<MapData, HostPort, AdoptedPort>,
+}
+
+impl UnitMaps {
+    pub(super) fn open(pins: &Pins) -> Result<UnitMaps, Error> {
+        let directory = pins.maps();
+        Ok(UnitMaps {
+            cgroups: open(&directory, "CGROUPS")?,
+            names: open(&directory, "CGROUP_NAMES")?,
+            levels: open(&directory, "LEVELS")?,
+            units: open(&directory, "UNITS")?,
+            proxy_ports: open(&directory, "PROXY_PORTS")?,
+            ports: open(&directory, "UNIT_PORTS")?,
+            adopted: open(&directory, "ADOPTED_PORTS")?,
+        })
+    }
 }
 
 /// Opens a map that a set of an older agent lacks.

@@ -7,6 +7,7 @@
 //! <pin-dir>/v1/links/<program>  one per hook of the pods' parent cgroup
 //! <pin-dir>/v1/steer/<cookie>   one per pod of the full tier, in its network namespace
 //! <pin-dir>/v1/guard/<cookie>-<interface index>  one per guarded interface of a pod
+//! <pin-dir>/machine-v1/…        the same for systemd units, whose programs are all in links
 //! ```
 
 use std::fs::{self, File};
@@ -15,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use mesh_ebpf_common::layout::VERSION;
+use mesh_ebpf_common::unit;
 use mesh_runtime::file::{self, FileError};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
@@ -50,6 +52,13 @@ impl Pins {
     pub(super) fn new(pin_dir: &Path) -> Pins {
         Pins {
             root: pin_dir.join(VERSION),
+        }
+    }
+
+    /// Returns the pins of the programs for systemd units.
+    pub(super) fn of_machine(pin_dir: &Path) -> Pins {
+        Pins {
+            root: pin_dir.join(unit::VERSION),
         }
     }
 
@@ -128,6 +137,11 @@ impl Pins {
 
     fn object(&self) -> PathBuf {
         self.root.join("object")
+    }
+
+    /// Returns whether programs are pinned and no replacement was interrupted.
+    pub(super) fn has_object(&self) -> bool {
+        self.object().exists()
     }
 
     /// Returns the object that the pinned programs were loaded from; `None` when nothing is loaded

@@ -12,7 +12,7 @@ use mesh_ebpf_common::layout::{
 use mesh_ebpf_common::prefix::port_prefixes;
 
 use super::error::Error;
-use crate::redirect::{PodRedirect, PortSet, Tier};
+use crate::redirect::{PodRedirect, PortSet, RedirectSpec, Tier, UnitRedirect};
 
 pub(super) struct Plan {
     pub(super) config: PodConfig,
@@ -27,24 +27,15 @@ impl Plan {
         if let Some(address) = pod.addresses.iter().find(|address| address.is_loopback()) {
             return Err(Error::LoopbackAddress(*address));
         }
-        let spec = &pod.spec;
-        let mut flags = 0;
-        if steers_inbound(pod.tier)? {
-            flags |= FLAG_INBOUND;
-        }
-        if spec.inbound_fail_open {
-            flags |= FLAG_INBOUND_FAIL_OPEN;
-        }
-        if !spec.ipv6 {
-            flags |= FLAG_PASS_IPV6;
-        }
+        let steers = if steers_inbound(pod.tier)? {
+            FLAG_INBOUND
+        } else {
+            0
+        };
         let config = PodConfig {
             v4: redirect_target(pod, IpAddr::is_ipv4, Address::LOOPBACK_V4),
             v6: redirect_target(pod, is_routable_v6, Address::LOOPBACK_V6),
-            proxy_uid,
-            flags,
-            inbound_port: spec.inbound_port,
-            outbound_port: spec.outbound_port,
+            ..config(&pod.spec, steers, proxy_uid)
         };
         if config.v4.is_unspecified() && config.v6.is_unspecified() {
             return Err(Error::NoAddress);
@@ -53,17 +44,65 @@ impl Plan {
             cookie: pod.cookie,
             address: Address::from(*address),
         });
-        let outbound = port_keys(pod.cookie, OUTBOUND, &spec.skip_outbound);
-        let inbound = port_keys(pod.cookie, INBOUND, &spec.skip_inbound);
-        let subnets = spec.skip_subnets.iter();
         Ok(Plan {
             config,
             addresses: addresses.collect(),
-            port_skips: outbound.chain(inbound).collect(),
-            subnet_skips: subnets
-                .map(|subnet| subnet_key(pod.cookie, subnet))
-                .collect(),
+            ..skips(pod.cookie, &pod.spec)
         })
+    }
+
+    /// Returns the entries of a systemd unit on a host with these addresses, the preferred one of
+    /// each family first. They are the host's and not among the entries. Before the host has an
+    /// address the target is loopback: otherwise connections would leave the unit directly at the
+    /// moment when it gets one.
+    pub(super) fn of_unit(unit: &UnitRedirect, addresses: &[IpAddr]) -> Plan {
+        let first = |is_usable: fn(&IpAddr) -> bool, loopback: Address| {
+            let found = addresses.iter().find(|address| is_usable(address));
+            match found {
+                Some(address) => Address::from(*address),
+                None if addresses.is_empty() => loopback,
+                None => Address::UNSPECIFIED,
+            }
+        };
+        Plan {
+            config: PodConfig {
+                v4: first(IpAddr::is_ipv4, Address::LOOPBACK_V4),
+                v6: first(is_routable_v6, Address::LOOPBACK_V6),
+                ..config(&unit.spec, FLAG_INBOUND, unit.spec.proxy_uid)
+            },
+            ..skips(unit.cookie, &unit.spec)
+        }
+    }
+}
+
+/// Returns the settings without the addresses.
+fn config(spec: &RedirectSpec, steers: u32, proxy_uid: u32) -> PodConfig {
+    let mut flags = steers;
+    if spec.inbound_fail_open {
+        flags |= FLAG_INBOUND_FAIL_OPEN;
+    }
+    if !spec.ipv6 {
+        flags |= FLAG_PASS_IPV6;
+    }
+    PodConfig {
+        proxy_uid,
+        flags,
+        inbound_port: spec.inbound_port,
+        outbound_port: spec.outbound_port,
+        ..PodConfig::default()
+    }
+}
+
+/// Returns a plan with the skipped ports and subnets only.
+fn skips(cookie: u64, spec: &RedirectSpec) -> Plan {
+    let outbound = port_keys(cookie, OUTBOUND, &spec.skip_outbound);
+    let inbound = port_keys(cookie, INBOUND, &spec.skip_inbound);
+    let subnets = spec.skip_subnets.iter();
+    Plan {
+        config: PodConfig::default(),
+        addresses: Vec::new(),
+        port_skips: outbound.chain(inbound).collect(),
+        subnet_skips: subnets.map(|subnet| subnet_key(cookie, subnet)).collect(),
     }
 }
 
@@ -187,6 +226,33 @@ mod tests {
             assert_eq!(plan.config.v6, ip(v6), "{tier:?} {addresses:?}");
             assert_eq!(plan.addresses.len(), addresses.len());
             assert_eq!(plan.config.flags & FLAG_INBOUND != 0, tier == Tier::Full);
+        }
+    }
+
+    #[test]
+    fn unit_is_redirected_to_address_of_its_host_or_loopback_before_there_is_one() {
+        let unit = UnitRedirect {
+            unit: "nginx.service".into(),
+            cookie: 1 << 63 | 1,
+            cgroups: vec!["system.slice/nginx.service".into()],
+            proxy_cgroup: "mesh.slice/mesh-proxy@nginx.service".into(),
+            spec: pod(Tier::Full, &[]).spec,
+            redirect_ports: 61_004..=61_063,
+        };
+        let table: [(&[&str], &str, &str); 4] = [
+            (&["10.1.0.5", "10.2.0.5", "fd00::5"], "10.1.0.5", "fd00::5"),
+            (&["10.1.0.5", "fe80::5"], "10.1.0.5", "::"),
+            (&["fd00::5"], "::", "fd00::5"),
+            (&[], "127.0.0.1", "::1"),
+        ];
+        for (addresses, v4, v6) in table {
+            let addresses: Vec<IpAddr> =
+                addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let plan = Plan::of_unit(&unit, &addresses);
+            assert_eq!(plan.config.v4, ip(v4), "{addresses:?}");
+            assert_eq!(plan.config.v6, ip(v6), "{addresses:?}");
+            assert_eq!(plan.config.flags, FLAG_INBOUND);
+            assert_eq!((plan.addresses.len(), plan.port_skips.len()), (0, 4));
         }
     }
 
