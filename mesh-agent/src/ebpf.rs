@@ -14,6 +14,7 @@ mod guard;
 mod hook;
 mod listeners;
 mod loader;
+mod machine;
 mod maps;
 mod object;
 mod open_ports;
