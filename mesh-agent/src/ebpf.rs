@@ -40,6 +40,10 @@ use pins::Pins;
 pub use conflicts::{Conflict, ConflictKind, conflicts};
 pub use error::Error;
 pub use guard::GuardCounters;
+pub use machine::{
+    ApplyReport, DesiredUnit, EnrolledUnit, HOST_ADDRESSES_MAX, Host, Settings, SharedPort,
+    UnitPrograms, check_units, hierarchy_root, load_for_units, unload_for_units,
+};
 pub use object::Object;
 pub use sweep::SweepReport;
 pub use trace::{TraceLog, TracedDecision};
