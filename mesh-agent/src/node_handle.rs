@@ -8,7 +8,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::ebpf::TraceLog;
 use crate::node::NodeError;
-use crate::node_worker::NodeWorker;
 
 /// A node starts a handful of pods at a time; further clients wait until their deadline.
 const QUEUE_LENGTH: usize = 64;
@@ -16,6 +15,32 @@ const QUEUE_LENGTH: usize = 64;
 #[derive(Debug)]
 pub struct NodeHandle {
     commands: mpsc::Sender<Command>,
+}
+
+/// What the thread does for a kind of node: with pods, or with systemd units.
+pub trait Worker: Send + 'static {
+    /// Adopts what an earlier agent enrolled.
+    fn adopt(&mut self);
+
+    fn reconcile(&mut self);
+
+    fn handle(&mut self, request: &Request) -> Response;
+
+    /// Enrols a running pod that the plugin did not enrol.
+    fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal>;
+
+    /// Returns the cookie of an enrolled pod that kernel programs redirect.
+    fn pod_to_trace(&self, pod: &PodRef) -> Result<u64, Refusal>;
+
+    /// Has the kernel programs report their decisions about the pod with this cookie.
+    fn start_trace(&self, cookie: u64) -> Result<(), Refusal>;
+
+    fn stop_trace(&self, cookie: u64);
+
+    fn trace_log(&self) -> Result<TraceLog, Refusal>;
+
+    /// Removes the redirection from everything. Returns what could not be undone.
+    fn release_all(self) -> Result<Vec<String>, NodeError>;
 }
 
 #[derive(Debug)]
@@ -33,7 +58,7 @@ enum Command {
 impl NodeHandle {
     /// Starts the thread. The receiver resolves when the enrolled pods have been adopted.
     pub fn start(
-        mut node_worker: NodeWorker,
+        mut worker: impl Worker,
         guard: TaskGuard,
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
         let (commands, mut queue) = mpsc::channel(QUEUE_LENGTH);
@@ -42,37 +67,37 @@ impl NodeHandle {
             .name("node".to_owned())
             .spawn(move || {
                 let _vigil = guard;
-                node_worker.adopt();
+                worker.adopt();
                 // The receiver is dropped when the agent is already stopping, here and below.
                 let _ = adopted.send(());
                 while let Some(command) = queue.blocking_recv() {
                     match command {
                         Command::Call(request, reply) => {
-                            let _ = reply.send(node_worker.handle(&request));
+                            let _ = reply.send(worker.handle(&request));
                         }
                         Command::EnrolInPlace(attachment, reply) => {
-                            let _ = reply.send(node_worker.enrol_in_place(&attachment));
+                            let _ = reply.send(worker.enrol_in_place(&attachment));
                         }
                         Command::Reconcile(done) => {
-                            node_worker.reconcile();
+                            worker.reconcile();
                             let _ = done.send(());
                         }
                         Command::PodToTrace(pod, reply) => {
-                            let _ = reply.send(node_worker.pod_to_trace(&pod));
+                            let _ = reply.send(worker.pod_to_trace(&pod));
                         }
                         Command::StartTrace(cookie, reply) => {
-                            let _ = reply.send(node_worker.start_trace(cookie));
+                            let _ = reply.send(worker.start_trace(cookie));
                         }
                         Command::StopTrace(cookie, done) => {
-                            node_worker.stop_trace(cookie);
+                            worker.stop_trace(cookie);
                             let _ = done.send(());
                         }
                         Command::TraceLog(reply) => {
-                            let _ = reply.send(node_worker.trace_log());
+                            let _ = reply.send(worker.trace_log());
                         }
                         // Later callers receive the refusal that the agent is stopping.
                         Command::ReleaseAll(done) => {
-                            let _ = done.send(node_worker.release_all());
+                            let _ = done.send(worker.release_all());
                             return;
                         }
                     }

@@ -11,12 +11,13 @@ use mesh_runtime::log::chain;
 use crate::ebpf::{Loaded, PodCounters, TraceLog};
 use crate::metrics::Metrics;
 use crate::node::{Node, NodeError, ReconcileReport, by_verdict};
+use crate::node_handle::Worker;
 use crate::repairs::Repairs;
 use crate::shared_status::SharedStatus;
 use crate::tier::AttachedPrograms;
 
 #[derive(Debug)]
-pub struct NodeWorker {
+pub(crate) struct NodeWorker {
     node: Node,
     metrics: Metrics,
     /// The constant part of the status, with the failures of the last reconciliation as warnings.
@@ -29,7 +30,7 @@ pub struct NodeWorker {
 }
 
 impl NodeWorker {
-    pub fn new(
+    pub(crate) fn new(
         node: Node,
         metrics: Metrics,
         status: NodeStatus,
@@ -47,9 +48,11 @@ impl NodeWorker {
             repairs,
         }
     }
+}
 
+impl Worker for NodeWorker {
     /// Adopts the pods that an earlier agent, or the plugin by itself, enrolled.
-    pub fn adopt(&mut self) {
+    fn adopt(&mut self) {
         match self.node.stop_all_traces() {
             Ok(0) => {}
             Ok(pods) => tracing::info!(pods, "Ended the traces of an earlier agent"),
@@ -76,7 +79,7 @@ impl NodeWorker {
         self.update_metrics();
     }
 
-    pub fn reconcile(&mut self) {
+    fn reconcile(&mut self) {
         self.reattach_programs();
         match self.node.reconcile(false) {
             Ok(report) => self.log_report(&report),
@@ -85,7 +88,7 @@ impl NodeWorker {
         self.update_metrics();
     }
 
-    pub fn handle(&mut self, request: &Request) -> Response {
+    fn handle(&mut self, request: &Request) -> Response {
         let response = match request {
             Request::Add(attachment) => self.add(attachment),
             Request::Del(id) => {
@@ -102,6 +105,9 @@ impl NodeWorker {
                 .map(|removed| Response::Collected(Collected { removed })),
             // The socket's server keeps the connection for what follows.
             Request::Trace(_) => return Response::Refused(not_a_single_response()),
+            Request::EnrolUnit(_) | Request::WithdrawUnit(_) | Request::Units => {
+                return Response::Refused(no_units());
+            }
         };
         self.update_metrics();
         response.unwrap_or_else(|error| {
@@ -113,7 +119,7 @@ impl NodeWorker {
 
     /// Enrols a pod that runs without being enrolled according to the API server and the node's
     /// processes. The caller reports a refusal, since it retries periodically.
-    pub fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal> {
+    fn enrol_in_place(&mut self, attachment: &Attachment) -> Result<Enrolled, Refusal> {
         let result = self.node.enrol_in_place(attachment);
         let result = result.map(|tier| Enrolled { tier });
         self.update_metrics();
@@ -129,31 +135,33 @@ impl NodeWorker {
         Ok(enrolled)
     }
 
-    pub fn pod_to_trace(&self, pod: &PodRef) -> Result<u64, Refusal> {
+    fn pod_to_trace(&self, pod: &PodRef) -> Result<u64, Refusal> {
         let cookie = self.node.pod_to_trace(pod);
         cookie.map_err(|error| refusal(&error))
     }
 
-    pub fn start_trace(&self, cookie: u64) -> Result<(), Refusal> {
+    fn start_trace(&self, cookie: u64) -> Result<(), Refusal> {
         let started = self.node.start_trace(cookie);
         started.map_err(|error| refusal(&error))
     }
 
-    pub fn stop_trace(&self, cookie: u64) {
+    fn stop_trace(&self, cookie: u64) {
         if let Err(error) = self.node.stop_trace(cookie) {
             tracing::warn!(cookie, error = chain(&error), "Cannot end a trace");
         }
     }
 
-    pub fn trace_log(&self) -> Result<TraceLog, Refusal> {
+    fn trace_log(&self) -> Result<TraceLog, Refusal> {
         self.node.trace_log().map_err(|error| refusal(&error))
     }
 
     /// Removes the redirection from every pod. Returns what could not be undone.
-    pub fn release_all(self) -> Result<Vec<String>, NodeError> {
+    fn release_all(self) -> Result<Vec<String>, NodeError> {
         self.node.release_all()
     }
+}
 
+impl NodeWorker {
     fn add(&self, attachment: &Attachment) -> Result<Response, NodeError> {
         let result = self.node.add(attachment).map(|tier| Enrolled { tier });
         self.metrics
@@ -272,14 +280,23 @@ fn refusal(error: &NodeError) -> Refusal {
     }
 }
 
-fn not_a_single_response() -> Refusal {
+pub(crate) fn not_a_single_response() -> Refusal {
     Refusal {
         reason: RefusalReason::Invalid,
         message: "a trace has no single response; request it over the agent's socket".to_owned(),
     }
 }
 
-fn connection_totals(counters: &[PodCounters]) -> BTreeMap<String, u64> {
+fn no_units() -> Refusal {
+    Refusal {
+        reason: RefusalReason::Invalid,
+        message:
+            "this agent redirects pods; systemd units take an agent that runs as mesh-agent machine"
+                .to_owned(),
+    }
+}
+
+pub(crate) fn connection_totals(counters: &[PodCounters]) -> BTreeMap<String, u64> {
     let mut totals = BTreeMap::new();
     for (verdict, count) in counters.iter().flat_map(by_verdict) {
         *totals.entry(verdict).or_default() += count;

@@ -15,6 +15,7 @@ pub mod exposition;
 pub mod identity;
 pub mod labels;
 pub mod locality;
+pub mod machine;
 pub mod meta;
 pub mod names;
 pub mod node;

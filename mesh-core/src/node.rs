@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::{UnitEnrolment, UnitRef, UnitStatus};
 use crate::redirection::RedirectionEvent;
 
 /// Default path of the agent's socket.
@@ -68,6 +69,12 @@ pub enum Request {
     /// Requests the decisions of the kernel programs about an enrolled pod's connections, from now
     /// on. The connection ends the trace.
     Trace(PodRef),
+    /// Enrols a systemd unit, on a host without Kubernetes. Idempotent.
+    EnrolUnit(UnitEnrolment),
+    /// Ends the enrolment of a unit. Succeeds for an unknown unit.
+    WithdrawUnit(UnitRef),
+    /// Requests the enrolled units.
+    Units,
 }
 
 /// A response of the agent.
@@ -88,6 +95,12 @@ pub enum Response {
     Collected(Collected),
     /// The pod is traced; [`TraceLine`]s follow.
     Tracing,
+    /// The unit is enrolled.
+    Unit(Box<UnitStatus>),
+    /// The unit is not enrolled any more.
+    Withdrawn,
+    /// The enrolled units.
+    Units(Vec<UnitStatus>),
     /// The request failed.
     Refused(Refusal),
 }
@@ -475,6 +488,22 @@ mod tests {
         for text in ["", "web-0", "/web-0", "shop/", "shop/web/0"] {
             assert!(text.parse::<PodRef>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn unit_is_enrolled_by_its_name_alone() {
+        let request = r#"{"op":"enrol-unit","unit":"nginx.service"}"#;
+        let enrolment = UnitEnrolment {
+            unit: "nginx.service".to_owned(),
+            ..UnitEnrolment::default()
+        };
+        let expected = Request::EnrolUnit(enrolment);
+        assert_eq!(serde_json::from_str::<Request>(request).unwrap(), expected);
+        let request = r#"{"op":"units"}"#;
+        assert_eq!(
+            serde_json::from_str::<Request>(request).unwrap(),
+            Request::Units
+        );
     }
 
     #[test]
