@@ -16,6 +16,7 @@ pub mod install;
 pub mod iptables;
 pub mod kubernetes;
 pub mod listening;
+pub mod machine;
 pub mod metrics;
 pub mod netlink;
 pub mod nft;

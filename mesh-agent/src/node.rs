@@ -26,7 +26,7 @@ use crate::sys::netns;
 
 use self::attachments::{assigned_addresses, ordered_addresses, with_attachment};
 pub use namespace::NamespaceError;
-pub(crate) use namespace::addresses;
+pub(crate) use namespace::{addresses, reachable_addresses};
 pub use redirection::RedirectionError;
 pub use report::by_verdict;
 

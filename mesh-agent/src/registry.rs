@@ -63,7 +63,7 @@ pub struct NodeRecord {
 pub enum RegistryError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{path} is damaged; remove it and restart the pod it belongs to")]
+    #[error("{path} is damaged; remove it, and restart the pod or enrol the unit it belongs to")]
     Damaged {
         path: PathBuf,
         source: serde_json::Error,
@@ -260,7 +260,7 @@ fn current_boot_id() -> Result<String, FileError> {
     Ok(boot.trim().to_owned())
 }
 
-fn create_directory(path: &Path) -> Result<(), FileError> {
+pub(crate) fn create_directory(path: &Path) -> Result<(), FileError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -269,7 +269,7 @@ fn create_directory(path: &Path) -> Result<(), FileError> {
 }
 
 /// Returns the files of a directory, without drafts, whose names begin with a dot.
-fn files(dir: &Path) -> Result<Vec<PathBuf>, FileError> {
+pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, FileError> {
     let failed = file::failed("cannot read the directory", dir);
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(&failed)? {
@@ -314,7 +314,7 @@ fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
         .map_err(file::failed("cannot write", path))
 }
 
-fn remove(path: &Path) -> Result<(), FileError> {
+pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     file::remove(path).map_err(file::failed("cannot remove", path))
 }
 

@@ -51,7 +51,9 @@ pub(crate) fn addresses(path: &Path) -> Result<Vec<IpAddr>, NamespaceError> {
     })
 }
 
-fn reachable_addresses() -> io::Result<Vec<IpAddr>> {
+/// Returns the addresses of this thread's network namespace, without loopback and IPv6 link-local
+/// ones.
+pub(crate) fn reachable_addresses() -> io::Result<Vec<IpAddr>> {
     let mut addresses: Vec<IpAddr> = getifaddrs()?
         .filter(|interface| !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK))
         .filter_map(|interface| ip(&interface.address?))
