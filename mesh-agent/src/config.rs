@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand, value_parser};
+use mesh_core::machine::DEFAULT_UNITS_DIR;
 use mesh_core::node::{DEFAULT_PIN_DIR, DEFAULT_SOCKET, DEFAULT_STATE_DIR, PodRef};
 use mesh_runtime::build_info::BuildInfo;
 use mesh_runtime::log::Format;
@@ -31,8 +32,14 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Remove the redirection from every pod, then programs, pins, state, and the CNI plugin with
-    /// its entry
+    /// Redirect systemd services and slices of a host without Kubernetes, instead of pods
+    ///
+    /// Units are enrolled over the agent's socket. When the agent exits, units stay redirected,
+    /// also over their restarts.
+    Machine(MachineArgs),
+
+    /// Remove the redirection from every pod and unit, then programs, pins, state, and the CNI
+    /// plugin with its entry
     Uninstall {
         /// Keep the plugin's file: CRI-O tears pods down with the plugins that they were started
         /// with, and fails when one is missing
@@ -51,6 +58,19 @@ pub enum Command {
     ///
     /// The first line of output is {"tracing":"NAMESPACE/NAME"}; decisions after it are printed.
     Trace(Trace),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct MachineArgs {
+    /// cgroup2 directory that is the parent of the proxies of units; mesh.slice below the mount if
+    /// not set
+    #[arg(long, value_name = "DIR", env = "MESH_AGENT_PROXY_ROOT")]
+    pub proxy_root: Option<PathBuf>,
+
+    /// The program that asks systemd about units
+    #[arg(long, value_name = "PATH", default_value = "systemctl")]
+    #[arg(env = "MESH_AGENT_SYSTEMCTL")]
+    pub systemctl: PathBuf,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -82,7 +102,8 @@ pub struct Trace {
 
 #[derive(Debug, clap::Args)]
 pub struct Config {
-    /// cgroup2 directory that is the parent of all pods; kubelet's, if it exists
+    /// cgroup2 directory that is the parent of all pods, kubelet's if not set; with machine, of all
+    /// units, system.slice if not set
     #[arg(long, value_name = "DIR", global = true)]
     #[arg(env = "MESH_AGENT_CGROUP_ROOT")]
     pub cgroup_root: Option<PathBuf>,
@@ -99,8 +120,17 @@ pub struct Config {
     #[arg(long, value_name = "DIR", default_value = DEFAULT_STATE_DIR, env = "MESH_AGENT_STATE_DIR", global = true)]
     pub state_dir: PathBuf,
 
+    /// Where the enrolled systemd units are recorded; kept over boots
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_UNITS_DIR, env = "MESH_AGENT_UNITS_DIR", global = true)]
+    pub units_dir: PathBuf,
+
     /// Address of /live, /ready and /metrics
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9993")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:9993",
+        global = true
+    )]
     #[arg(env = "MESH_AGENT_ADMIN_ADDR")]
     pub admin_addr: SocketAddr,
 
@@ -115,7 +145,12 @@ pub struct Config {
     pub guard: GuardMode,
 
     /// Kernel programs to load instead of the embedded ones
-    #[arg(long, value_name = "PATH", env = "MESH_AGENT_BPF_OBJECT")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "MESH_AGENT_BPF_OBJECT",
+        global = true
+    )]
     pub bpf_object: Option<PathBuf>,
 
     /// The node's CNI configuration directory; if set, the agent installs mesh-cni and keeps it in

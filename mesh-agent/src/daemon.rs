@@ -15,6 +15,7 @@
 //! respond.
 
 mod integrations;
+pub mod machine;
 mod removal;
 mod status_routes;
 
@@ -110,7 +111,7 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     let (drain, watch) = drain::channel();
     let reconciler = supervisor.spawn(
         "reconcile",
-        reconcile_periodically(Arc::clone(&node_handle)),
+        reconcile_periodically(Arc::clone(&node_handle), RECONCILE_INTERVAL),
     );
     supervisor.spawn(
         "socket",
@@ -245,8 +246,8 @@ fn kernel_release() -> String {
     release.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
-async fn reconcile_periodically(node_handle: Arc<NodeHandle>) {
-    let mut ticks = tokio::time::interval(RECONCILE_INTERVAL);
+async fn reconcile_periodically(node_handle: Arc<NodeHandle>, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
     // After a long command one reconciliation is enough.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick is immediate, and adopting the pods has just reconciled all of them.

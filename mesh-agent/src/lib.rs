@@ -17,6 +17,7 @@ pub mod iptables;
 pub mod kubernetes;
 pub mod listening;
 pub mod machine;
+mod machine_worker;
 pub mod metrics;
 pub mod netlink;
 pub mod nft;

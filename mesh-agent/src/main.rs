@@ -7,10 +7,11 @@ use std::{env, io};
 
 use anyhow::Context;
 use clap::Parser;
-use mesh_agent::config::{Args, Command, Config};
+use mesh_agent::config::{Args, Command, Config, MachineArgs};
 use mesh_agent::init::finish;
 use mesh_agent::{daemon, dial, host, selftest, trace};
 use mesh_runtime::log;
+use tokio::runtime::Runtime;
 
 fn main() -> ExitCode {
     // The self-test runs this program again as single-threaded workers.
@@ -27,6 +28,7 @@ fn execute(args: Args) -> ExitCode {
     let Args { config, command } = args;
     match command {
         None => finish(run_daemon(config)),
+        Some(Command::Machine(machine)) => finish(run_machine(config, machine)),
         Some(Command::Uninstall { keep_plugin }) => finish(uninstall(&config, keep_plugin)),
         Some(Command::Dial(dial)) => print_end(dial::run(&config.socket, &dial)),
         Some(Command::Trace(trace)) => print_end(trace::run(&config.socket, &trace)),
@@ -58,11 +60,19 @@ fn run_daemon(config: Config) -> anyhow::Result<()> {
             "Cannot enter the node's cgroup namespace (it takes CAP_SYS_ADMIN and CAP_SYS_PTRACE), so that proxies which already run are not recognised"
         );
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    runtime()?.block_on(daemon::run(config, filter))
+}
+
+fn run_machine(config: Config, machine: MachineArgs) -> anyhow::Result<()> {
+    let filter = init_log(&config)?;
+    runtime()?.block_on(daemon::machine::run(config, machine, filter))
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(daemon::run(config, filter))
+        .context("cannot start the runtime")
 }
 
 fn init_log(config: &Config) -> anyhow::Result<log::FilterHandle> {

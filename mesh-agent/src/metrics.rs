@@ -2,6 +2,7 @@
 
 mod guard;
 mod integrations;
+mod machine;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,6 +17,7 @@ use crate::redirect::{GuardMode, PodRef, Tier};
 use guard::Guard;
 
 pub use integrations::{CniChain, WaitingPods};
+pub use machine::MachineMetrics;
 
 #[derive(Debug)]
 pub struct Metrics {

@@ -17,7 +17,7 @@ use crate::ebpf::{self, Loaded, Object, Programs};
 use crate::redirect::{GuardMode, Tier};
 use crate::selftest::{self, CheckResult, Outcome};
 
-pub use cgroup::CgroupError;
+pub use cgroup::{CgroupError, cgroup2_mount};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -83,6 +83,39 @@ struct EbpfTrial {
 struct LoadInputs {
     object: Object,
     cgroup_root: PathBuf,
+}
+
+/// A test whether systemd units can be redirected. There is no choice between tiers: nftables
+/// matches a cgroup by the id that it has when the rule is written, and each start of a unit gives
+/// another one.
+#[derive(Clone, Debug)]
+pub struct UnitTrial {
+    pub object: Object,
+    /// This program's file; the self-test runs it again.
+    pub program: PathBuf,
+    pub pin_dir: PathBuf,
+    pub unit_root: PathBuf,
+}
+
+impl UnitTrial {
+    /// Runs the self-test of the kernel programs in a cgroup and a network namespace of its own.
+    /// The error is one sentence.
+    pub fn run(&self) -> Result<Vec<SelfTestCase>, String> {
+        let conflicts = ebpf::conflicts(&self.unit_root).map_err(|error| log::chain(&error))?;
+        if let Some(conflict) = conflicts.first() {
+            return Err(conflict.to_string());
+        }
+        let settings = selftest::Settings {
+            program: self.program.clone(),
+            pin_dir: self_test_pin_dir(&self.pin_dir),
+            cgroup_parent: self.unit_root.clone(),
+        };
+        let results = selftest::run(&self.object, &settings).map_err(|error| log::chain(&error))?;
+        if selftest::best_tier(&results) != Some(Tier::Full) {
+            return Err(failures(&results));
+        }
+        Ok(results.into_iter().map(self_test_case).collect())
+    }
 }
 
 /// Tries the tiers from the best on (full, split, nft, iptables), or only the configured one.
@@ -265,19 +298,22 @@ fn self_test_pin_dir(pin_dir: &Path) -> PathBuf {
 
 impl EbpfTrial {
     fn failures(&self) -> String {
-        let failed: Vec<String> = self
-            .self_test
-            .iter()
-            .filter_map(|check| match &check.outcome {
-                Outcome::Failed(why) => Some(format!("{} ({why})", check.name)),
-                _ => None,
-            })
-            .collect();
-        if failed.is_empty() {
-            "the self-test returned no result".to_owned()
-        } else {
-            format!("the self-test failed in {}", failed.join(", "))
-        }
+        failures(&self.self_test)
+    }
+}
+
+fn failures(self_test: &[CheckResult]) -> String {
+    let failed: Vec<String> = self_test
+        .iter()
+        .filter_map(|check| match &check.outcome {
+            Outcome::Failed(why) => Some(format!("{} ({why})", check.name)),
+            _ => None,
+        })
+        .collect();
+    if failed.is_empty() {
+        "the self-test returned no result".to_owned()
+    } else {
+        format!("the self-test failed in {}", failed.join(", "))
     }
 }
 

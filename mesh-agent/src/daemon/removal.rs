@@ -10,7 +10,7 @@ use mesh_runtime::log::chain;
 use crate::config::Config;
 use crate::install::Installer;
 use crate::node::NodeError;
-use crate::{ebpf, tier};
+use crate::{ebpf, machine, tier};
 
 /// Continues after an error and reports all errors at the end.
 #[derive(Debug, Default)]
@@ -43,6 +43,9 @@ impl Removal {
         if let Err(error) = ebpf::unload(&config.pin_dir) {
             self.failures.push(chain(&error));
         }
+        if let Err(error) = machine::remove_all(&config.units_dir, &config.pin_dir) {
+            self.failures.push(chain(&error));
+        }
         if let Err(error) = tier::clear_self_test(&config.pin_dir, config.cgroup_root.as_deref()) {
             self.failures.push(chain(&error));
         }
@@ -70,7 +73,7 @@ impl Removal {
             "{} parts of the mesh could not be removed from this node; run mesh-agent uninstall on it",
             self.failures.len()
         );
-        tracing::info!("The mesh is removed from this node; no pod is redirected");
+        tracing::info!("The mesh is removed from this node; no pod or unit is redirected");
         Ok(())
     }
 }

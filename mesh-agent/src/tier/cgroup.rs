@@ -54,6 +54,23 @@ pub(super) fn pods_parent(configured: Option<&Path>) -> Result<PathBuf, CgroupEr
     find(&mounts, &|path| is_cgroup2(path), &directories)
 }
 
+/// Returns where cgroup version 2 is mounted, without mounts that another one covers.
+pub fn cgroup2_mount() -> Result<PathBuf, CgroupError> {
+    let text = fs::read_to_string("/proc/mounts").map_err(CgroupError::Mounts)?;
+    let mut mounts = mounts(&text).map(PathBuf::from);
+    let mount = mounts.find(|path| is_cgroup2(path));
+    mount.ok_or(CgroupError::NotMounted)
+}
+
+/// Returns the mount points of cgroup version 2 in a `/proc/mounts`.
+fn mounts(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then_some(path)
+    })
+}
+
 /// Searches below every cgroup2 mount, which has no fixed place when the version 1 controllers are
 /// mounted too: first the usual directories, then by name.
 fn find(
@@ -61,14 +78,7 @@ fn find(
     exists: &dyn Fn(&Path) -> bool,
     directories: &dyn Fn(&Path) -> Vec<PathBuf>,
 ) -> Result<PathBuf, CgroupError> {
-    let mounts: Vec<&str> = mounts
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let (path, kind) = (fields.next()?, fields.next()?);
-            (kind == "cgroup2").then_some(path)
-        })
-        .collect();
+    let mounts: Vec<&str> = self::mounts(mounts).collect();
     if mounts.is_empty() {
         return Err(CgroupError::NotMounted);
     }
