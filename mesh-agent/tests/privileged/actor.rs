@@ -206,6 +206,12 @@ impl Actor {
         assert_eq!(original, Some(target.parse().unwrap()));
     }
 
+    pub(super) fn send(&mut self, id: Id, text: &str) {
+        let text = text.to_owned();
+        let response = self.run(ActorCommand::Send { id, text });
+        assert_eq!(response, ActorResponse::Done);
+    }
+
     pub(super) fn close(&mut self, id: Id) {
         assert_eq!(self.run(ActorCommand::Close { id }), ActorResponse::Done);
     }

@@ -73,11 +73,7 @@ impl TestEnv {
 
     /// Returns the same programs in an object file with other bytes.
     pub(super) fn other_object(&self) -> Object {
-        let mut bytes = object().bytes().to_vec();
-        bytes.extend(b"another build");
-        let path = self.machine.path("other.o");
-        fs::write(&path, bytes).unwrap();
-        Object::open(Some(&path)).unwrap()
+        other_object(&self.machine, &object())
     }
 
     /// Fills the table of connections in flight with entries of a pod that does not exist.
@@ -184,6 +180,20 @@ impl Pod {
 
 pub(super) fn object() -> Object {
     Object::open(None).unwrap()
+}
+
+/// Returns the programs for systemd units.
+pub(super) fn unit_object() -> Object {
+    Object::open_for_units(None).unwrap()
+}
+
+/// Returns the same programs in an object file with other bytes.
+pub(super) fn other_object(machine: &Machine, object: &Object) -> Object {
+    let mut bytes = object.bytes().to_vec();
+    bytes.extend(b"another build");
+    let path = machine.path("other.o");
+    fs::write(&path, bytes).unwrap();
+    Object::open(Some(&path)).unwrap()
 }
 
 /// Creates a namespace with the pods' addresses and the others.

@@ -225,27 +225,35 @@ fn unenrolment() {
         9,
         "only the node's own links"
     );
-    assert_eq!(map_entries(&pod.env.pin_dir()), 0);
+    assert_eq!(map_entries(&pod.env.pin_dir().join("v1/maps")), 0);
     assert_eq!(programs.sweep(&[]).unwrap(), Default::default());
     assert_eq!(app.connect(WEB), unreachable());
     let web = app.listen("0.0.0.0:8080");
     app.connect_from("198.18.0.2:0", "198.18.0.1:8080").id();
     app.accept(web).id();
     app.close(opened);
-    assert_eq!(map_entries(&pod.env.pin_dir()), 0);
+    assert_eq!(map_entries(&pod.env.pin_dir().join("v1/maps")), 0);
     drop(accepted);
 }
 
 /// Counts the entries of all maps except the socket storage maps, whose entries end with their
 /// sockets, the guard's mode, which does not belong to a pod, and the log, whose entries end when
 /// they are read.
-fn map_entries(pin_dir: &Path) -> usize {
-    fs::read_dir(pin_dir.join("v1/maps"))
+pub(super) fn map_entries(maps: &Path) -> usize {
+    fs::read_dir(maps)
         .unwrap()
         .map(|entry| {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if ["ORIGINAL_DST", "BINDERS", "OPENED", "GUARD", "AYA_LOGS"].contains(&name.as_str()) {
+            let others = [
+                "ORIGINAL_DST",
+                "BINDERS",
+                "OPENED",
+                "UNIT_SOCKETS",
+                "GUARD",
+                "AYA_LOGS",
+            ];
+            if others.contains(&name.as_str()) {
                 return 0;
             }
             let output = std::process::Command::new("bpftool")
@@ -329,7 +337,7 @@ fn refusals() {
     };
     assert!(matches!(programs.enrol(&bare), Err(Error::NoAddress)));
     assert_eq!(
-        map_entries(&env.pin_dir()),
+        map_entries(&env.pin_dir().join("v1/maps")),
         0,
         "a refused pod leaves no state"
     );

@@ -14,6 +14,7 @@ mod actor;
 mod daemon;
 mod dial;
 mod env;
+mod host;
 mod identity;
 mod lifecycle;
 mod ports;
@@ -21,6 +22,7 @@ mod quota;
 mod redirect;
 mod selftest;
 mod trace;
+mod units;
 
 use std::process::ExitCode;
 use std::{io, panic};
@@ -38,6 +40,7 @@ const CASES: &[&[Case]] = &[
     quota::CASES,
     trace::CASES,
     dial::CASES,
+    units::CASES,
 ];
 
 fn main() -> ExitCode {
