@@ -7,7 +7,7 @@
 //! real cluster. `kube_api` plays API servers, and `installation` has the objects of a mesh for
 //! one. `eventually` waits for a state that another process or task brings about. `campaign` is for
 //! tests that plant a fault, `policies` generates random sets of policies, and `rights` reads those
-//! that a chart grants. No program of the mesh depends on this package.
+//! that a chart grants. `systemd` boots a host. No program of the mesh depends on this package.
 
 #![expect(
     clippy::expect_used,
@@ -32,4 +32,5 @@ pub mod network;
 pub mod policies;
 pub mod program;
 pub mod rights;
+pub mod systemd;
 pub mod tls;

@@ -17,10 +17,12 @@ mod env;
 mod host;
 mod identity;
 mod lifecycle;
+mod machine;
 mod ports;
 mod quota;
 mod redirect;
 mod selftest;
+mod systemd;
 mod trace;
 mod units;
 
@@ -41,6 +43,8 @@ const CASES: &[&[Case]] = &[
     trace::CASES,
     dial::CASES,
     units::CASES,
+    machine::CASES,
+    systemd::CASES,
 ];
 
 fn main() -> ExitCode {
@@ -48,6 +52,8 @@ fn main() -> ExitCode {
     match arguments.split_first() {
         Some((first, rest)) if first == WORKER_ARGUMENT => end(mesh_agent::selftest::worker(rest)),
         Some((first, rest)) if first == actor::ARGUMENT => end(actor::run_actor(rest)),
+        Some((first, rest)) if first == systemd::SERVICE => end(systemd::run_service(rest)),
+        Some((first, _)) if first == systemd::PROXY => end(systemd::run_proxy()),
         _ => run(&arguments),
     }
 }
