@@ -42,7 +42,9 @@ mod tests {
     #[test]
     fn examples_are_shown_by_help() {
         let mut meshctl = Args::command();
-        for name in ["authz", "check", "identity", "inject", "stat", "status"] {
+        for name in [
+            "authz", "check", "identity", "inject", "machine", "stat", "status",
+        ] {
             let command = meshctl.find_subcommand_mut(name).expect("a command");
             let help = command.render_long_help().to_string();
             let example = format!("\n  meshctl {name}");

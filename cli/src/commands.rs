@@ -10,6 +10,7 @@ pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod local;
+pub(crate) mod machine;
 pub(crate) mod multicluster;
 pub(crate) mod profile;
 pub(crate) mod prune;
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     /// Link clusters, so that each can use Services of the others
     #[command(visible_alias = "mc")]
     Multicluster(Box<multicluster::Args>),
+    /// Redirect systemd units of this host to their proxies, without Kubernetes
+    Machine(machine::Args),
     /// Print the versions of this program, the control plane, the agents and the proxies
     Version(version::Args),
     /// Print a completion script for a shell
@@ -103,6 +106,7 @@ pub(crate) fn run(
         Command::Why(args) => on_runtime(why::run(&args, global)),
         Command::Viz(args) => on_runtime(viz::run(&args, global)),
         Command::Multicluster(args) => on_runtime(multicluster::run(&args, global)),
+        Command::Machine(args) => on_runtime(machine::run(args)),
         Command::Completion(args) => completion::run(&args, cli_definition()),
     }
 }

@@ -68,6 +68,16 @@ fn exit_codes_distinguish_failures() {
     );
     check(&["inject", "/no/such/file"], 65, "/no/such/file");
     check(
+        &["machine", "list", "--socket", "/no/such/socket"],
+        69,
+        "cannot connect to the node agent at /no/such/socket",
+    );
+    check(
+        &["machine", "enrol", "a", "--annotation", "x"],
+        64,
+        "KEY=VALUE",
+    );
+    check(
         &["diagnostics", "policy", "deploy/x", "80"],
         65,
         "invalid resource",

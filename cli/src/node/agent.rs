@@ -27,7 +27,7 @@ pub(crate) async fn pods(socket: &Path) -> anyhow::Result<Vec<PodStatus>> {
     }
 }
 
-async fn request(socket: &Path, request: &Request) -> anyhow::Result<Response> {
+pub(crate) async fn request(socket: &Path, request: &Request) -> anyhow::Result<Response> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|error| Failure::Unreachable(format!("cannot connect to the node agent at {}: {error}; is mesh-agent running, and are you root?", socket.display())))?;
