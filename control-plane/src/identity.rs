@@ -2,10 +2,12 @@
 //! certificate.
 //!
 //! ```text
-//!   token ──▶ tokens::review ──▶ ServiceAccount ──▶ identity ─┐ must be equal
+//!   token ──▶ authenticate ────▶ ServiceAccount ──▶ identity ─┐ must be equal
 //!   CSR ────▶ csr::check ──────▶ DNS name ────────────────────┤
 //!   request ───────────────────▶ identity ────────────────────┘──▶ issuer::issue ──▶ certificate
 //! ```
+//!
+//! A machine outside Kubernetes signs the tokens of its ServiceAccounts (docs/adr/0229).
 //!
 //! The certificate uses only the public key of the CSR. Cheap checks come first, so that the API
 //! server only reviews tokens of requests that could succeed.
@@ -15,12 +17,15 @@ use std::time::SystemTime;
 
 use mesh_api::identity::IssuedCertificate;
 use mesh_cluster::api_server::Rate;
-use mesh_core::identity::service_account;
+use mesh_core::identity::{machine, service_account};
 use parking_lot::RwLock;
+use rcgen::PublicKeyData;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::limits::CallerLimits;
-use self::tokens::UnverifiedToken;
+use self::tokens::machine::JoinRequest;
+use self::tokens::{Subject, UnverifiedToken};
 
 mod csr;
 mod event_recorder;
@@ -34,6 +39,7 @@ pub use self::{
     event_recorder::EventRecorder,
     files::{FileContents, Files, LoadError, LoadedIssuer},
     issuer::{IssueError, Issuer, IssuerError, Validity},
+    tokens::machine::Machines,
     tokens::{
         AccessError, Account, AuthenticatedAccount, KeyError, TokenError, TokenKey, TokenReviewer,
         TokenVerifier,
@@ -45,6 +51,7 @@ pub use self::{
 pub struct CertificateAuthority {
     names: IdentitySuffix,
     tokens: TokenVerifier,
+    machines: watch::Receiver<Arc<Machines>>,
     limits: CallerLimits,
     // Written on rotation, read for every certificate.
     issuer: RwLock<Option<Arc<Issuer>>>,
@@ -65,11 +72,11 @@ pub struct Request<'a> {
     pub csr: &'a [u8],
 }
 
-/// An issued certificate and the account that requested it.
+/// An issued certificate and the account that requested it; `None` for the one of a machine.
 #[derive(Clone, Debug)]
 pub struct GrantedCertificate {
     pub issued: IssuedCertificate,
-    pub authenticated: AuthenticatedAccount,
+    pub authenticated: Option<AuthenticatedAccount>,
 }
 
 /// Why no certificate was issued.
@@ -85,18 +92,24 @@ pub enum CertifyError {
     Token(#[source] TokenError),
     #[error("the token is of {actual}, but the requested identity is {requested}")]
     IdentityMismatch { requested: String, actual: String },
-    #[error("ServiceAccount {} of namespace {} requests too many certificates; the limit is a few dozen per second", .0.name, .0.namespace)]
-    RateLimited(Account),
+    #[error("{0} requests too many certificates; the limit is a few dozen per second")]
+    RateLimited(String),
     #[error("the certificate could not be issued")]
     Issue(#[source] IssueError),
 }
 
 impl CertificateAuthority {
     /// `rate` applies to each account.
-    pub fn new(names: IdentitySuffix, tokens: TokenVerifier, rate: Rate) -> Self {
+    pub fn new(
+        names: IdentitySuffix,
+        tokens: TokenVerifier,
+        machines: watch::Receiver<Arc<Machines>>,
+        rate: Rate,
+    ) -> Self {
         Self {
             names,
             tokens,
+            machines,
             limits: CallerLimits::new(rate),
             issuer: RwLock::new(None),
         }
@@ -132,30 +145,75 @@ impl CertificateAuthority {
         }
         let issuer = self.issuer().ok_or(CertifyError::NoIssuer)?;
         let key = csr::check(request.csr, request.identity).map_err(CertifyError::Csr)?;
-        let token = UnverifiedToken::read(request.token).map_err(CertifyError::Token)?;
-        let claimed_account = token.claimed_account().map_err(CertifyError::Token)?;
-        self.check_identity(&request, &claimed_account)?;
-        if !self.limits.admit(&claimed_account, Instant::now()) {
-            return Err(CertifyError::RateLimited(claimed_account));
+        let authenticated = self.authenticate(&request, &key, &issuer, now).await?;
+        let issued = match authenticated {
+            Some(_) => issuer.issue(request.identity, &key, now),
+            None => issuer.issue_to_machine(request.identity, &key, now),
+        };
+        Ok(GrantedCertificate {
+            issued: issued.map_err(CertifyError::Issue)?,
+            authenticated,
+        })
+    }
+
+    /// Returns the account whose identity is requested, and `None` if it is the one of a machine,
+    /// which only gets a certificate for its own key.
+    async fn authenticate(
+        &self,
+        request: &Request<'_>,
+        key: &impl PublicKeyData,
+        issuer: &Issuer,
+        now: SystemTime,
+    ) -> Result<Option<AuthenticatedAccount>, CertifyError> {
+        let key = key.subject_public_key_info();
+        let machines = self.machines.borrow().clone();
+        if let Some(join) = JoinRequest::read(request.token) {
+            self.admit(request, &Subject::Machine(join.machine().to_owned()))?;
+            join.verify(&machines, &key, now)
+                .map_err(CertifyError::Token)?;
+            return Ok(None);
         }
+        let token = UnverifiedToken::read(request.token).map_err(CertifyError::Token)?;
+        if token.is_of_machine() {
+            let subject = token.claimed_subject().map_err(CertifyError::Token)?;
+            self.admit(request, &subject)?;
+            let identity_of = |name: &str| self.names.machine(name);
+            token
+                .verify_machine(&machines, issuer, identity_of, &key, now)
+                .map_err(CertifyError::Token)?;
+            return Ok(match subject {
+                Subject::Machine(_) => None,
+                Subject::Account(account) => Some(AuthenticatedAccount { account, uid: None }),
+            });
+        }
+        let claimed = token.claimed_account().map_err(CertifyError::Token)?;
+        self.admit(request, &Subject::Account(claimed))?;
         let authenticated = self
             .tokens
             .review(&token, now)
             .await
             .map_err(CertifyError::Token)?;
         // The account in the token was only a claim; this one is authenticated.
-        self.check_identity(&request, &authenticated.account)?;
-        let issued = issuer
-            .issue(request.identity, &key, now)
-            .map_err(CertifyError::Issue)?;
-        Ok(GrantedCertificate {
-            issued,
-            authenticated,
-        })
+        let subject = Subject::Account(authenticated.account.clone());
+        self.check_identity(request, &subject)?;
+        Ok(Some(authenticated))
     }
 
-    fn check_identity(&self, request: &Request<'_>, account: &Account) -> Result<(), CertifyError> {
-        let actual = self.identity_of(account);
+    /// Checks what the token claims: cheap, before it is verified.
+    fn admit(&self, request: &Request<'_>, claimed: &Subject) -> Result<(), CertifyError> {
+        self.check_identity(request, claimed)?;
+        if self.limits.admit(request.identity, Instant::now()) {
+            Ok(())
+        } else {
+            Err(CertifyError::RateLimited(request.identity.to_owned()))
+        }
+    }
+
+    fn check_identity(&self, request: &Request<'_>, subject: &Subject) -> Result<(), CertifyError> {
+        let actual = match subject {
+            Subject::Account(account) => self.names.account(account),
+            Subject::Machine(name) => self.names.machine(name),
+        };
         if actual == request.identity {
             return Ok(());
         }
@@ -164,14 +222,20 @@ impl CertificateAuthority {
             actual,
         })
     }
+}
 
-    fn identity_of(&self, account: &Account) -> String {
+impl IdentitySuffix {
+    fn account(&self, account: &Account) -> String {
         service_account(
             &account.name,
             &account.namespace,
-            &self.names.control_namespace,
-            &self.names.trust_domain,
+            &self.control_namespace,
+            &self.trust_domain,
         )
+    }
+
+    fn machine(&self, name: &str) -> String {
+        machine(name, &self.control_namespace, &self.trust_domain)
     }
 }
 

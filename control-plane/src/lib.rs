@@ -14,6 +14,7 @@ mod heartbeat;
 pub mod identity;
 pub mod index;
 mod injector;
+mod machines;
 mod mirror;
 mod remote;
 pub mod serve;

@@ -16,6 +16,8 @@ pub const REDIRECTED_IP_FAMILIES: &str = "linkerd.io/redirected-ip-families";
 pub const IPV4_ONLY: &str = "ipv4";
 /// A value of [`REDIRECTED_IP_FAMILIES`].
 pub const IPV4_AND_IPV6: &str = "ipv4,ipv6";
+/// Label of a ConfigMap: the machine outside Kubernetes that it admits to the mesh.
+pub const MACHINE: &str = "linkerd.io/machine";
 /// Label: the namespace of the control plane that the pod belongs to.
 pub const CONTROL_PLANE_NS: &str = "linkerd.io/control-plane-ns";
 /// Label of a namespace: the extension that is installed in it, such as `viz`.

@@ -140,6 +140,12 @@ pub fn service_account(
     format!("{name}.{namespace}.serviceaccount.identity.{control_namespace}.{trust_domain}")
 }
 
+/// Returns the name of a machine outside Kubernetes in the certificate that it signs tokens with:
+/// `<machine>.machine.identity.<control plane ns>.<trust domain>`. No ServiceAccount has it.
+pub fn machine(name: &str, control_namespace: &str, trust_domain: &str) -> String {
+    format!("{name}.machine.identity.{control_namespace}.{trust_domain}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,7 @@ pub mod inject;
 pub mod invalid;
 pub mod kinds;
 pub mod known_annotations;
+pub mod machine;
 pub mod manifest;
 pub mod pod;
 pub mod profile;

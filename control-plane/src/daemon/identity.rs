@@ -23,6 +23,7 @@ use crate::identity::{
     CertificateAuthority, EventRecorder, Files, IdentitySuffix, LoadError, LoadedIssuer,
     TokenReviewer, TokenVerifier, Validity,
 };
+use crate::machines;
 use crate::serve::{IdentityService, TrustAnchorsService};
 use crate::trust_bundle::endpoint::BundleEndpoint;
 use crate::trust_bundle::foreign::ForeignDomains;
@@ -60,6 +61,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     };
     let (anchors, verified) = watch::channel(Arc::from(contents.anchors()));
     let mut record = None;
+    let (admit, machines) = watch::channel(Arc::default());
     let (tokens, event_recorder) = match token_key {
         Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
         None => {
@@ -79,6 +81,8 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
                 Record::new(client.clone(), namespace),
                 ForeignDomains::new(client.clone(), namespace, &own_domain, registry),
             ));
+            let following = machines::follow(client.clone(), namespace.clone(), admit);
+            daemon.supervisor.spawn("machines", following);
             let event_recorder = event_recorder(&daemon, &config, client).await;
             (TokenVerifier::Reviewed(Box::new(reviews)), event_recorder)
         }
@@ -86,6 +90,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     let authority = Arc::new(CertificateAuthority::new(
         identity_suffix,
         tokens,
+        machines,
         rate.divided_by(CALLER_SHARE),
     ));
     authority.set_issuer(issuer);

@@ -10,7 +10,7 @@ use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::managed::{self, RegistrationKind};
 use mesh_core::rights::{self, Right};
 
-use crate::{external_slices, injector, mirror, remote, trust_bundle};
+use crate::{external_slices, injector, machines, mirror, remote, trust_bundle};
 
 pub(super) fn identity() -> Vec<Right> {
     let (source, record) = (
@@ -27,6 +27,7 @@ pub(super) fn identity() -> Vec<Right> {
         .chain(rights::named("", "configmaps", &["get"], source))
         .chain(rights::named("", "configmaps", &["get", "update"], record))
         .chain(trust_bundle::foreign::rights())
+        .chain(machines::rights())
         .collect()
 }
 

@@ -58,13 +58,17 @@ impl EventRecorder {
         let Some(cluster) = &self.cluster else {
             return;
         };
-        let account = &granted.authenticated.account;
+        // The objects of machines have no events.
+        let Some(authenticated) = &granted.authenticated else {
+            return;
+        };
+        let account = &authenticated.account;
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("ServiceAccount".to_owned()),
             name: Some(account.name.clone()),
             namespace: Some(account.namespace.clone()),
-            uid: granted.authenticated.uid.clone(),
+            uid: authenticated.uid.clone(),
             ..ObjectReference::default()
         };
         let hash: String = Sha256::digest(&granted.issued.leaf)

@@ -22,6 +22,7 @@ pub struct Issuer {
     /// each with its end. Some are only for proxies with earlier anchors: a proxy with the current
     /// anchors trusts a certificate below them.
     chain: Vec<(CertificateDer<'static>, SystemTime)>,
+    anchors: Vec<CertificateDer<'static>>,
     validity: Validity,
     loaded: SystemTime,
     /// The earliest end of the certificates that a proxy with the current anchors needs, which caps
@@ -71,6 +72,24 @@ pub enum IssueError {
     Untrusted(#[source] webpki::Error),
 }
 
+/// What a certificate is for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// Client or server of mutual TLS.
+    Peer,
+    /// Signing the tokens of a machine.
+    Tokens,
+}
+
+/// The usage of a machine's certificate: it signs tokens, which are documents (RFC 9336). Proxies
+/// require another usage of their peers, and refuse the certificate.
+const DOCUMENT_SIGNING: [u64; 9] = [1, 3, 6, 1, 5, 5, 7, 3, 36];
+/// The same in DER.
+const DOCUMENT_SIGNING_DER: [u8; 8] = [43, 6, 1, 5, 5, 7, 3, 36];
+
+/// How long a machine's certificate is valid. A machine that is off for longer has to join again.
+const MACHINE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+
 impl Issuer {
     /// Parses an issuer and checks that it is usable, by issuing a certificate and verifying it
     /// against the anchors like a proxy.
@@ -98,10 +117,9 @@ impl Issuer {
             validity,
             loaded: now,
             anchors_not_after: earliest_not_after(&anchors),
+            anchors,
         };
-        issuer.not_after = issuer
-            .verify_usable(&anchors, now)
-            .map_err(IssuerError::NotValid)?;
+        issuer.not_after = issuer.verify_usable(now).map_err(IssuerError::NotValid)?;
         Ok(issuer)
     }
 
@@ -113,7 +131,7 @@ impl Issuer {
         now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
         let name = identity.try_into().map_err(IssueError::Name)?;
-        self.sign(SanType::DnsName(name), key, now)
+        self.sign(SanType::DnsName(name), key, now, Purpose::Peer)
     }
 
     /// Issues a certificate of a SPIFFE identity for a key.
@@ -124,7 +142,18 @@ impl Issuer {
         now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
         let name = identity.try_into().map_err(IssueError::Name)?;
-        self.sign(SanType::URI(name), key, now)
+        self.sign(SanType::URI(name), key, now, Purpose::Peer)
+    }
+
+    /// Issues the certificate that a machine signs tokens with. No proxy accepts it.
+    pub(super) fn issue_to_machine(
+        &self,
+        identity: &str,
+        key: &impl PublicKeyData,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, IssueError> {
+        let name = identity.try_into().map_err(IssueError::Name)?;
+        self.sign(SanType::DnsName(name), key, now, Purpose::Tokens)
     }
 
     fn sign(
@@ -132,11 +161,25 @@ impl Issuer {
         name: SanType,
         key: &impl PublicKeyData,
         now: SystemTime,
+        purpose: Purpose,
     ) -> Result<IssuedCertificate, IssueError> {
         let Validity {
             lifetime,
             clock_skew,
         } = self.validity;
+        let (lifetime, usages) = match purpose {
+            Purpose::Peer => (
+                lifetime,
+                vec![
+                    ExtendedKeyUsagePurpose::ServerAuth,
+                    ExtendedKeyUsagePurpose::ClientAuth,
+                ],
+            ),
+            Purpose::Tokens => (
+                MACHINE_LIFETIME,
+                vec![ExtendedKeyUsagePurpose::Other(DOCUMENT_SIGNING.to_vec())],
+            ),
+        };
         if now >= self.not_after {
             return Err(IssueError::Expired);
         }
@@ -151,10 +194,7 @@ impl Issuer {
         params.serial_number = Some(random_serial());
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = usages;
         params.use_authority_key_identifier_extension = true;
         let certificate = params
             .signed_by(key, &self.signer)
@@ -164,6 +204,33 @@ impl Issuer {
             intermediates: self.intermediates(now),
             valid_until: whole_seconds(not_after),
         })
+    }
+
+    /// Verifies the chain of a certificate that a machine signs tokens with. The caller checks that
+    /// the certificate [`is_for_tokens`].
+    pub(super) fn verify_machine(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<(), webpki::Error> {
+        EndEntityCert::try_from(leaf)?.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &self.trust_anchors(),
+            intermediates,
+            unix_time(now),
+            KeyUsage::required_if_present(&DOCUMENT_SIGNING_DER),
+            None,
+            None,
+        )?;
+        Ok(())
+    }
+
+    fn trust_anchors(&self) -> Vec<TrustAnchor<'_>> {
+        let anchors = self.anchors.iter();
+        anchors
+            .filter_map(|der| anchor_from_trusted_cert(der).ok())
+            .collect()
     }
 
     /// Returns when the first certificate expires that a proxy with the current anchors needs.
@@ -195,21 +262,11 @@ impl Issuer {
     }
 
     /// Returns the earliest end of the certificates that chain to an anchor.
-    fn verify_usable(
-        &self,
-        anchors: &[CertificateDer<'_>],
-        now: SystemTime,
-    ) -> Result<SystemTime, IssueError> {
+    fn verify_usable(&self, now: SystemTime) -> Result<SystemTime, IssueError> {
         let key = KeyPair::generate().map_err(IssueError::Sign)?;
         let issued = self.issue("probe.invalid", &key, now)?;
-        let anchors: Vec<TrustAnchor<'_>> = anchors
-            .iter()
-            .filter_map(|der| anchor_from_trusted_cert(der).ok())
-            .collect();
+        let anchors = self.trust_anchors();
         let leaf = CertificateDer::from(issued.leaf);
-        let since_1970 = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
         let chain: Vec<CertificateDer<'_>> =
             self.chain.iter().map(|(der, _)| der.clone()).collect();
         let leaf = EndEntityCert::try_from(&leaf).map_err(IssueError::Untrusted)?;
@@ -218,7 +275,7 @@ impl Issuer {
                 webpki::ALL_VERIFICATION_ALGS,
                 &anchors,
                 &chain,
-                UnixTime::since_unix_epoch(since_1970),
+                unix_time(now),
                 KeyUsage::server_auth(),
                 None,
                 None,
@@ -246,6 +303,23 @@ impl std::fmt::Debug for Issuer {
             .field("validity", &self.validity)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns whether a certificate was issued to a machine, for tokens. Verification also accepts one
+/// without usages, because the issuer's certificate has none.
+pub(super) fn is_for_tokens(certificate: &X509Certificate<'_>) -> bool {
+    let usages = certificate.extended_key_usage().ok().flatten();
+    usages.is_some_and(|usages| {
+        let others = &usages.value.other;
+        others
+            .iter()
+            .any(|oid| oid.as_bytes() == DOCUMENT_SIGNING_DER)
+    })
+}
+
+fn unix_time(time: SystemTime) -> UnixTime {
+    let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since_1970.unwrap_or_default())
 }
 
 /// Parses at least one certificate.

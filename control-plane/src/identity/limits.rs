@@ -12,8 +12,6 @@ use mesh_cluster::api_server::{Rate, TokenBucket};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::tokens::Account;
-
 /// A token bucket for each account.
 #[derive(Debug)]
 pub(super) struct CallerLimits {
@@ -24,7 +22,7 @@ pub(super) struct CallerLimits {
 
 #[derive(Debug, Default)]
 struct Callers {
-    buckets: HashMap<Account, TokenBucket>,
+    buckets: HashMap<String, TokenBucket>,
     swept: Option<Instant>,
 }
 
@@ -42,8 +40,8 @@ impl CallerLimits {
         }
     }
 
-    /// Returns whether a request of this account is within its limit.
-    pub(super) fn admit(&self, caller: &Account, now: Instant) -> bool {
+    /// Returns whether a request for this identity is within its limit.
+    pub(super) fn admit(&self, caller: &str, now: Instant) -> bool {
         let callers = &mut *self.callers.lock();
         if let Some(bucket) = callers.buckets.get_mut(caller) {
             return bucket.try_acquire(self.rate, now).is_ok();
@@ -56,7 +54,7 @@ impl CallerLimits {
         }
         let mut bucket = TokenBucket::default();
         let admitted = bucket.try_acquire(self.rate, now).is_ok();
-        callers.buckets.insert(caller.clone(), bucket);
+        callers.buckets.insert(caller.to_owned(), bucket);
         admitted
     }
 }
@@ -78,13 +76,6 @@ impl Callers {
 mod tests {
     use super::*;
 
-    fn account(name: &str) -> Account {
-        Account {
-            namespace: "shop".to_owned(),
-            name: name.to_owned(),
-        }
-    }
-
     #[test]
     fn accounts_have_separate_limits_and_full_buckets_are_removed() {
         let limits = CallerLimits::new(Rate {
@@ -92,17 +83,16 @@ mod tests {
             burst: 2,
         });
         let now = Instant::now();
-        let (web, db) = (account("web"), account("db"));
-        assert!(limits.admit(&web, now) && limits.admit(&web, now));
-        assert!(!limits.admit(&web, now));
-        assert!(limits.admit(&db, now));
-        assert!(limits.admit(&web, now + Duration::from_secs(1)));
+        assert!(limits.admit("web", now) && limits.admit("web", now));
+        assert!(!limits.admit("web", now));
+        assert!(limits.admit("db", now));
+        assert!(limits.admit("web", now + Duration::from_secs(1)));
         for forged in 0..MAX_CALLERS * 2 {
-            limits.admit(&account(&forged.to_string()), now);
+            limits.admit(&forged.to_string(), now);
         }
         assert_eq!(limits.callers.lock().buckets.len(), MAX_CALLERS);
-        assert!(!limits.admit(&account("new"), now));
-        assert!(limits.admit(&account("new"), now + Duration::from_secs(60)));
+        assert!(!limits.admit("new", now));
+        assert!(limits.admit("new", now + Duration::from_secs(60)));
         assert_eq!(limits.callers.lock().buckets.len(), 1);
     }
 }

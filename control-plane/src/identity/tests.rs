@@ -13,11 +13,14 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::*;
 
+mod machines;
+
 const IDENTITY: &str = "web.shop.serviceaccount.identity.linkerd.cluster.local";
 const HOUR: Duration = Duration::from_secs(3600);
 
 struct Fixture {
     authority: CertificateAuthority,
+    machines: watch::Sender<Arc<Machines>>,
     signer: aws_lc_rs::signature::EcdsaKeyPair,
     now: SystemTime,
 }
@@ -83,10 +86,13 @@ impl Fixture {
             per_second: 1000.0,
             burst: 1000,
         };
-        let authority = CertificateAuthority::new(names, TokenVerifier::signed_by(key), rate);
+        let (machines, following) = watch::channel(Arc::default());
+        let verifier = TokenVerifier::signed_by(key);
+        let authority = CertificateAuthority::new(names, verifier, following, rate);
         authority.set_issuer(read_issuer(&issuer_files(HOUR * 100), now).unwrap());
         Self {
             authority,
+            machines,
             signer,
             now,
         }
@@ -110,7 +116,7 @@ impl Fixture {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             format!("{error}{}", source.unwrap_or_default())
         })?;
-        assert_eq!(granted.authenticated.account.name, "web");
+        assert_eq!(granted.authenticated.unwrap().account.name, "web");
         Ok(granted.issued)
     }
 
@@ -185,7 +191,7 @@ fn certificate_only_contains_key_of_csr() {
     assert_eq!(leaf.subject().iter().count(), 0);
     assert_eq!(
         leaf.public_key().subject_public_key.data,
-        rcgen::PublicKeyData::der_bytes(&key)
+        PublicKeyData::der_bytes(&key)
     );
     let names = leaf.subject_alternative_name().unwrap().unwrap();
     assert_eq!(names.value.general_names, [GeneralName::DNSName(IDENTITY)]);

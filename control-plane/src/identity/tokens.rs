@@ -2,7 +2,8 @@
 //!
 //! [`TokenVerifier`] has two implementations: on a cluster the API server reviews a token
 //! ([`reviewed`]), on a node without one it is verified with the key of the node ([`signed`]). Both
-//! get the same JWTs, so the unverified claims are parsed here once.
+//! get the same JWTs, so the unverified claims are parsed here once. Machines outside Kubernetes
+//! sign tokens of the same form with keys of their own ([`machine`]).
 
 use std::time::SystemTime;
 
@@ -12,6 +13,7 @@ use mesh_core::identity::is_dns_label;
 use parking_lot::RwLock;
 use serde::Deserialize;
 
+pub(super) mod machine;
 mod reviewed;
 mod signed;
 
@@ -37,6 +39,12 @@ pub enum TokenVerifier {
 pub struct Account {
     pub namespace: String,
     pub name: String,
+}
+
+/// Whose identity a token is for.
+pub(super) enum Subject {
+    Account(Account),
+    Machine(String),
 }
 
 /// An account that a token authenticated.
@@ -72,12 +80,25 @@ pub enum TokenError {
     NotReviewed(String),
     #[error("too many tokens are waiting for a review of the API server")]
     Busy,
+    #[error("machine {0:?} is not admitted: there is no valid ConfigMap linkerd-machine-{0}")]
+    UnknownMachine(String),
+    #[error("the certificate of the machine that signed it is invalid: {0}")]
+    MachineCertificate(&'static str),
+    #[error("the key is not the one of machine {0}")]
+    MachineKey(String),
+    #[error("machine {machine} may not have the identity of ServiceAccount {account}")]
+    MachineAccount { machine: String, account: String },
+    #[error("machine {signer} signed a token for machine {claimed}")]
+    OtherMachine { signer: String, claimed: String },
+    #[error("the token to join with is unknown or was replaced")]
+    JoinToken,
 }
 
 /// A parsed token whose claims are not verified.
 pub(super) struct UnverifiedToken<'a> {
     text: &'a str,
     algorithm: String,
+    certificates: Vec<String>,
     signed: &'a str,
     signature: &'a str,
     claims: Claims,
@@ -86,6 +107,9 @@ pub(super) struct UnverifiedToken<'a> {
 #[derive(Deserialize)]
 struct Header {
     alg: String,
+    /// The certificates of the signer, in base64 (RFC 7515, section 4.1.6).
+    #[serde(default)]
+    x5c: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -145,6 +169,7 @@ impl<'a> UnverifiedToken<'a> {
         Ok(Self {
             text,
             algorithm: header.alg,
+            certificates: header.x5c,
             signed,
             signature,
             claims: decode_json(claims)?,

@@ -26,6 +26,10 @@ impl TokenKey {
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         let der = SubjectPublicKeyInfoDer::from_pem_slice(pem).map_err(|_error| KeyError)?;
         let (_, key) = SubjectPublicKeyInfo::from_der(&der).map_err(|_error| KeyError)?;
+        Self::new(&key)
+    }
+
+    pub(super) fn new(key: &SubjectPublicKeyInfo<'_>) -> Result<Self, KeyError> {
         let curve = key.algorithm.parameters.as_ref();
         let curve = curve.and_then(|parameters| parameters.as_oid().ok());
         if key.algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY || curve != Some(OID_EC_P256) {
@@ -50,11 +54,28 @@ impl TokenKey {
     }
 }
 
+impl Claims {
+    /// Rejects a token that is valid for longer than this.
+    pub(super) fn check_lifetime(
+        &self,
+        longest: Duration,
+        now: SystemTime,
+    ) -> Result<(), TokenError> {
+        let latest = seconds(now) + (longest + CLOCK_SKEW).as_secs_f64();
+        match self.exp {
+            Some(end) if end <= latest => Ok(()),
+            _ => Err(TokenError::Expired),
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
+    since_1970.unwrap_or_default().as_secs_f64()
+}
+
 fn check_time(claims: &Claims, now: SystemTime) -> Result<(), TokenError> {
-    let now = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64();
+    let now = seconds(now);
     if !claims.exp.is_some_and(|end| now < end) {
         return Err(TokenError::Expired);
     }
