@@ -7,11 +7,14 @@
 //! each token of a ServiceAccount, whatever its signature, after `--token-review-delay`
 //! milliseconds.
 //!
+//! [`linked`] serves several such clusters, and one that links them.
+//!
 //! `POST /bench/toggle/NS/SERVICE` changes whether one endpoint of the Service is ready, and
 //! `POST /bench/toggle-opaque/NS/SERVICE` whether its port is opaque.
 
 mod cluster;
 mod kinds;
+pub(crate) mod linked;
 mod population;
 mod respond;
 mod token_review;
@@ -47,6 +50,8 @@ pub(crate) struct Options {
 struct Front {
     cluster: Cluster,
     token_review_delay: Duration,
+    /// The path of a list that clients may not read.
+    forbidden: Option<&'static str>,
 }
 
 /// Serves until the process exits.
@@ -54,6 +59,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let front = Arc::new(Front {
         cluster: Cluster::new(options.population),
         token_review_delay: Duration::from_millis(options.token_review_delay),
+        forbidden: None,
     });
     let listener = TcpListener::bind(options.listen)
         .await

@@ -67,6 +67,8 @@ enum Command {
     Control(control::Options),
     /// Run a scripted front of a Kubernetes API server for the controllers
     KubeApi(kube_api::Options),
+    /// Run scripted API servers of linked clusters, and of a cluster that links them
+    LinkedClusters(kube_api::linked::Options),
     /// Run a collector of spans
     Collector(collector::Options),
     /// Serve the series of many pods to Prometheus
@@ -99,6 +101,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Authority(options) => authority::generate(&options),
         Command::Control(options) => runtime()?.block_on(control::run(options)),
         Command::KubeApi(options) => runtime()?.block_on(kube_api::run(options)),
+        Command::LinkedClusters(options) => runtime()?.block_on(kube_api::linked::run(options)),
         Command::Collector(options) => runtime()?.block_on(collector::run(options)),
         Command::Series(options) => series::serve(&options),
         Command::Serve(options) => runtime()?.block_on(serve::run(options)),

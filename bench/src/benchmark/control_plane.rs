@@ -4,6 +4,7 @@
 //! The controllers run on one CPU, the fronts and the watches (`mesh-bench load destinations` and
 //! its like) on another. A row is marked as noisy if other programs used the machine meanwhile.
 
+mod clusters;
 mod command;
 mod fan_out;
 mod identity;
@@ -33,6 +34,10 @@ pub(crate) struct ControlOptions {
     /// Measure instead how the controllers grow with the cluster, to 100,000 pods, and draw it
     #[arg(long)]
     sweep: bool,
+    /// Measure instead how destination and service mirrors grow with the number of linked clusters,
+    /// to 200, and draw it
+    #[arg(long, conflicts_with = "sweep")]
+    clusters: bool,
     /// Measure our controllers alone, without Istio's, which is built from its Go module
     #[arg(long)]
     no_peer: bool,
@@ -137,7 +142,8 @@ impl Plan {
 
 pub(crate) fn run(root: &Path, options: &ControlOptions) -> anyhow::Result<ExitCode> {
     let plan = Plan {
-        with_istio: !options.no_peer,
+        // Istio's control plane links no clusters in this way.
+        with_istio: !options.no_peer && !options.clusters,
         ..if options.quick { QUICK } else { FULL }
     };
     let cpus = Cpus::choose()?;
@@ -153,6 +159,8 @@ pub(crate) fn run(root: &Path, options: &ControlOptions) -> anyhow::Result<ExitC
     let directory = directory.unwrap_or_else(|| root.join("target/bench"));
     if options.sweep {
         sweep::run(&testbed, &plan, &mut report, &directory)?;
+    } else if options.clusters {
+        clusters::run(&testbed, plan.quick, &mut report, &directory)?;
     } else {
         rows(&testbed, &plan, &mut report)?;
         report.write(&directory, "control", None)?;

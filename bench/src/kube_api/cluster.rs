@@ -55,8 +55,14 @@ struct State {
 struct Collection {
     api: &'static Api,
     objects: Vec<Object>,
-    /// All changes, with their resource versions.
-    events: Vec<(u64, Object)>,
+    /// All changes.
+    events: Vec<Event>,
+}
+
+struct Event {
+    version: u64,
+    kind: &'static str,
+    object: Object,
 }
 
 /// Kept as text: a hundred thousand pods would be gigabytes as trees.
@@ -66,6 +72,13 @@ struct Object {
     /// Empty if the kind has no namespaces.
     namespace: String,
     json: String,
+}
+
+/// A change of an object of a collection.
+pub(super) enum Change {
+    /// It is added or modified.
+    Set(Value),
+    Delete(Value),
 }
 
 /// Which objects of a list a request asks for.
@@ -78,7 +91,8 @@ pub(super) struct Page {
 /// The resource version of the first objects.
 const FIRST_VERSION: u64 = 1;
 const SERVICES: &str = "/api/v1/services";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+pub(super) const PODS: &str = "/api/v1/pods";
 
 impl Page {
     pub(super) const ALL: Self = Self {
@@ -89,16 +103,16 @@ impl Page {
 
 impl Cluster {
     pub(super) fn new(population: Population) -> Self {
+        Self::with(population, |plural| population.objects(plural))
+    }
+
+    /// Creates a cluster with the objects of each kind, by its plural.
+    pub(super) fn with(
+        population: Population,
+        objects: impl Fn(&str) -> Box<dyn Iterator<Item = Value>>,
+    ) -> Self {
         let collection = |api: &'static Api| {
-            let objects: Box<dyn Iterator<Item = Value>> = match api.plural {
-                "pods" => Box::new(population.pods()),
-                "services" => Box::new(population.services()),
-                "nodes" => Box::new(population.nodes()),
-                "namespaces" => Box::new(population.namespaces()),
-                "replicasets" => Box::new(population.replica_sets()),
-                "endpointslices" => Box::new(population.slices()),
-                _ => Box::new(std::iter::empty()),
-            };
+            let objects = objects(api.plural);
             let collection = Collection {
                 api,
                 objects: objects.map(|it| Object::new(it, FIRST_VERSION)).collect(),
@@ -178,9 +192,9 @@ impl Cluster {
         match after {
             None => collection.objects.iter().for_each(|it| push("ADDED", it)),
             Some(after) => {
-                let from = collection.events.partition_point(|event| event.0 <= after);
-                for (_, object) in &collection.events[from..] {
-                    push("MODIFIED", object);
+                let from = collection.events.partition_point(|it| it.version <= after);
+                for event in &collection.events[from..] {
+                    push(event.kind, &event.object);
                 }
             }
         }
@@ -241,10 +255,26 @@ impl Cluster {
         let object = Object::new(object, version);
         let collection = state.collections.get_mut(path)?;
         *collection.objects.get_mut(index as usize)? = object.clone();
-        collection.events.push((version, object));
+        collection.events.push(Event {
+            version,
+            kind: "MODIFIED",
+            object,
+        });
         drop(state);
         self.version.send_replace(version);
         Some(version)
+    }
+
+    /// Changes an object of the collection whose list of all namespaces has this path.
+    pub(super) fn change(&self, path: &str, change: Change) {
+        let mut state = self.state.lock();
+        let Some(collection) = state.collections.get_mut(path) else {
+            return;
+        };
+        let version = *self.version.borrow() + 1;
+        collection.change(change, version);
+        drop(state);
+        self.version.send_replace(version);
     }
 
     /// Returns an object that a client has written, or one of the first.
@@ -273,6 +303,37 @@ impl Cluster {
         drop(state);
         self.version.send_replace(version);
         stored
+    }
+}
+
+impl Collection {
+    fn change(&mut self, change: Change, version: u64) {
+        let (object, is_set) = match change {
+            Change::Set(object) => (object, true),
+            Change::Delete(object) => (object, false),
+        };
+        let object = Object::new(object, version);
+        let same = |it: &Object| it.name == object.name && it.namespace == object.namespace;
+        let kind = match (self.objects.iter().position(same), is_set) {
+            (Some(at), true) => {
+                self.objects[at] = object.clone();
+                "MODIFIED"
+            }
+            (Some(at), false) => {
+                self.objects.remove(at);
+                "DELETED"
+            }
+            (None, true) => {
+                self.objects.push(object.clone());
+                "ADDED"
+            }
+            (None, false) => return,
+        };
+        self.events.push(Event {
+            version,
+            kind,
+            object,
+        });
     }
 }
 
@@ -433,6 +494,42 @@ mod tests {
         let metadata = &end["object"]["metadata"];
         assert_eq!(metadata["resourceVersion"], "7");
         assert_eq!(metadata["annotations"]["k8s.io/initial-events-end"], "true");
+    }
+
+    #[test]
+    fn changes_are_events_by_whether_the_object_existed() {
+        let cluster = cluster();
+        let pods = cluster.select(PODS, View::Full).expect("a list");
+        let pod = |phase: &str| {
+            json!({
+                "metadata": {"name": "new", "namespace": "shop-0"}, "status": {"phase": phase},
+            })
+        };
+        for change in [
+            Change::Set(pod("Pending")),
+            Change::Set(pod("Running")),
+            Change::Delete(pod("Running")),
+            Change::Delete(pod("Running")),
+        ] {
+            cluster.change(PODS, change);
+        }
+        let lines = cluster.events(&pods, Some(FIRST_VERSION));
+        let lines = String::from_utf8(lines).expect("JSON");
+        let events = lines.lines().map(|line| {
+            let event: Value = serde_json::from_str(line).expect("an event");
+            format!("{} {}", event["type"], event["object"]["status"]["phase"])
+        });
+        let expected = [
+            r#""ADDED" "Pending""#,
+            r#""MODIFIED" "Running""#,
+            r#""DELETED" "Running""#,
+        ];
+        assert_eq!(events.collect::<Vec<_>>(), expected);
+        assert!(
+            cluster
+                .object("/api/v1/namespaces/shop-0/pods/new")
+                .is_none()
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ const PODS_PER_NODE: u32 = 20;
 /// The limit of Kubernetes' own controller.
 pub(super) const ENDPOINTS_PER_SLICE: u32 = 100;
 /// 10.0.0.0: pods. 16,000,000 addresses.
-const FIRST_POD: u32 = 0x0a00_0000;
+pub(super) const FIRST_POD: u32 = 0x0a00_0000;
 /// 172.16.0.0: Services.
 const FIRST_SERVICE: u32 = 0xac10_0000;
 
@@ -39,7 +39,28 @@ pub(crate) fn service_namespace(service: u32) -> String {
     format!("shop-{}", service / SERVICES_PER_NAMESPACE)
 }
 
+/// A pod of a Service.
+pub(super) struct Pod {
+    pub(super) service: u32,
+    pub(super) name: String,
+    pub(super) ip: Ipv4Addr,
+    pub(super) node: String,
+}
+
 impl Population {
+    /// Returns the objects of a kind, by its plural.
+    pub(super) fn objects(self, plural: &str) -> Box<dyn Iterator<Item = Value>> {
+        match plural {
+            "pods" => Box::new(self.pods()),
+            "services" => Box::new(self.services()),
+            "nodes" => Box::new(self.nodes()),
+            "namespaces" => Box::new(self.namespaces()),
+            "replicasets" => Box::new(self.replica_sets()),
+            "endpointslices" => Box::new(self.slices()),
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+
     pub(super) fn namespaces(self) -> impl Iterator<Item = Value> {
         let count = self.services.div_ceil(SERVICES_PER_NAMESPACE);
         let names = (0..count).map(|number| service_namespace(number * SERVICES_PER_NAMESPACE));
@@ -99,12 +120,62 @@ impl Population {
     }
 
     pub(super) fn pods(self) -> impl Iterator<Item = Value> {
-        let of_service = move |service| (0..self.pods).map(move |pod| self.pod(service, pod));
+        let of_service =
+            move |service| (0..self.pods).map(move |pod| self.pod(service, pod).object());
         (0..self.services).flat_map(of_service)
     }
 
-    fn pod(self, service: u32, pod: u32) -> Value {
-        let mut metadata = metadata(service, &pod_name(service, pod));
+    fn pod(self, service: u32, pod: u32) -> Pod {
+        Pod {
+            service,
+            name: pod_name(service, pod),
+            ip: self.ip(service, pod),
+            node: self.node(service, pod),
+        }
+    }
+
+    pub(super) fn slices(self) -> impl Iterator<Item = Value> {
+        let slices = self.slices_per_service();
+        let of_service =
+            move |service| (0..slices).map(move |slice| self.slice(service, slice, true));
+        (0..self.services).flat_map(of_service)
+    }
+
+    pub(super) fn slices_per_service(self) -> u32 {
+        self.pods.div_ceil(ENDPOINTS_PER_SLICE)
+    }
+
+    /// `first_ready` says whether its first endpoint is ready; all others are.
+    pub(super) fn slice(self, service: u32, slice: u32, first_ready: bool) -> Value {
+        let first = slice * ENDPOINTS_PER_SLICE;
+        let last = (first + ENDPOINTS_PER_SLICE).min(self.pods);
+        let endpoints =
+            (first..last).map(|pod| self.pod(service, pod).endpoint(pod != first || first_ready));
+        slice_of(service, slice, &endpoints.collect::<Vec<_>>())
+    }
+
+    pub(super) fn total(self) -> u32 {
+        self.services * self.pods
+    }
+
+    pub(super) fn number(self, service: u32, pod: u32) -> u32 {
+        service * self.pods + pod
+    }
+
+    fn ip(self, service: u32, pod: u32) -> Ipv4Addr {
+        Ipv4Addr::from(FIRST_POD + self.number(service, pod) + 1)
+    }
+
+    pub(super) fn node(self, service: u32, pod: u32) -> String {
+        format!("node-{}", self.number(service, pod) / PODS_PER_NODE)
+    }
+}
+
+impl Pod {
+    /// Returns the object of the pod, which is ready.
+    pub(super) fn object(&self) -> Value {
+        let service = self.service;
+        let mut metadata = metadata(service, &self.name);
         metadata["labels"] = json!({
             "app": service_name(service),
             "pod-template-hash": "7d9c6b5f4",
@@ -112,12 +183,12 @@ impl Population {
         });
         metadata["annotations"] = json!({"linkerd.io/proxy-version": "bench"});
         metadata["ownerReferences"] = owner("ReplicaSet", &replica_set(service));
-        let ip = self.ip(service, pod).to_string();
+        let ip = self.ip.to_string();
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": metadata,
             "spec": {
-                "nodeName": self.node(service, pod),
+                "nodeName": self.node,
                 "serviceAccountName": service_name(service),
                 "containers": [
                     {
@@ -142,61 +213,33 @@ impl Population {
         })
     }
 
-    pub(super) fn slices(self) -> impl Iterator<Item = Value> {
-        let slices = self.slices_per_service();
-        let of_service =
-            move |service| (0..slices).map(move |slice| self.slice(service, slice, true));
-        (0..self.services).flat_map(of_service)
-    }
-
-    pub(super) fn slices_per_service(self) -> u32 {
-        self.pods.div_ceil(ENDPOINTS_PER_SLICE)
-    }
-
-    /// `first_ready` says whether its first endpoint is ready; all others are.
-    pub(super) fn slice(self, service: u32, slice: u32, first_ready: bool) -> Value {
-        let first = slice * ENDPOINTS_PER_SLICE;
-        let last = (first + ENDPOINTS_PER_SLICE).min(self.pods);
-        let endpoints = (first..last).map(|pod| {
-            json!({
-                "addresses": [self.ip(service, pod).to_string()],
-                "conditions": {"ready": pod != first || first_ready},
-                "nodeName": self.node(service, pod),
-                "targetRef": {
-                    "kind": "Pod",
-                    "namespace": service_namespace(service),
-                    "name": pod_name(service, pod),
-                },
-            })
-        });
-        let endpoints: Vec<Value> = endpoints.collect();
-        let name = service_name(service);
-        let mut metadata = metadata(service, &format!("{name}-{slice}"));
-        metadata["labels"] = json!({"kubernetes.io/service-name": name});
+    /// Returns its endpoint in an EndpointSlice.
+    pub(super) fn endpoint(&self, ready: bool) -> Value {
         json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": metadata,
-            "addressType": "IPv4",
-            "ports": [{"name": "http", "port": TARGET_PORT, "protocol": "TCP"}],
-            "endpoints": endpoints,
+            "addresses": [self.ip.to_string()],
+            "conditions": {"ready": ready},
+            "nodeName": self.node,
+            "targetRef": {
+                "kind": "Pod",
+                "namespace": service_namespace(self.service),
+                "name": self.name,
+            },
         })
     }
+}
 
-    fn total(self) -> u32 {
-        self.services * self.pods
-    }
-
-    fn number(self, service: u32, pod: u32) -> u32 {
-        service * self.pods + pod
-    }
-
-    fn ip(self, service: u32, pod: u32) -> Ipv4Addr {
-        Ipv4Addr::from(FIRST_POD + self.number(service, pod) + 1)
-    }
-
-    fn node(self, service: u32, pod: u32) -> String {
-        format!("node-{}", self.number(service, pod) / PODS_PER_NODE)
-    }
+/// Returns an EndpointSlice of a Service.
+pub(super) fn slice_of(service: u32, slice: u32, endpoints: &[Value]) -> Value {
+    let name = service_name(service);
+    let mut metadata = metadata(service, &format!("{name}-{slice}"));
+    metadata["labels"] = json!({"kubernetes.io/service-name": name});
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": metadata,
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": TARGET_PORT, "protocol": "TCP"}],
+        "endpoints": endpoints,
+    })
 }
 
 /// Returns a pod of a Service before the injector has seen it.
@@ -237,7 +280,7 @@ fn replica_set(service: u32) -> String {
     format!("{}-7d9c6b5f4", service_name(service))
 }
 
-fn pod_name(service: u32, pod: u32) -> String {
+pub(super) fn pod_name(service: u32, pod: u32) -> String {
     format!("{}-{pod:05}", replica_set(service))
 }
 

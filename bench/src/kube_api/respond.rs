@@ -105,6 +105,9 @@ fn read(front: &Arc<Front>, path: &str, query: &str, view: View) -> Response<Bod
     if path == "/version" {
         return object(StatusCode::OK, &version());
     }
+    if front.forbidden == Some(path) {
+        return failure(StatusCode::FORBIDDEN, "the account may not read this");
+    }
     if let Some(selection) = front.cluster.select(path, view) {
         if parameter(query, "watch").is_some_and(is_true) {
             return watch(front.clone(), selection, query);

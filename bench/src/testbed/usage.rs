@@ -55,6 +55,14 @@ pub(crate) fn memory(process: u32) -> anyhow::Result<Memory> {
     parse_memory(&status).with_context(|| format!("{path} has no VmRSS or RssAnon"))
 }
 
+/// Returns the resident memory of a process in bytes, with its share of pages that several
+/// processes have.
+pub(crate) fn proportional(process: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{process}/smaps_rollup");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    bytes(&text, "Pss:").with_context(|| format!("{path} has no Pss"))
+}
+
 /// Lets [`peak`] begin anew.
 pub(crate) fn reset_peak(process: u32) -> anyhow::Result<()> {
     let path = format!("/proc/{process}/clear_refs");
@@ -105,6 +113,7 @@ mod tests {
         let own = std::process::id();
         assert!(run_time(own).expect("this process runs") > 0.0);
         assert!(memory(own).expect("this process runs").resident > 0);
+        assert!(proportional(own).expect("this process runs") > 0);
         reset_peak(own).expect("this process may reset its own");
         assert!(peak(own).expect("this process runs") > 0);
         let threads = thread_run_times(own).expect("this process runs");

@@ -1,4 +1,4 @@
-//! Draws quantities against the number of pods, both on logarithmic scales: a straight line is a
+//! Draws quantities against the size of something, both on logarithmic scales: a straight line is a
 //! power, whose exponent is its slope.
 
 use std::fmt::Write as _;
@@ -9,6 +9,8 @@ use super::report::Unit;
 pub(super) struct Panel {
     pub(super) title: &'static str,
     pub(super) unit: Unit,
+    /// What the sizes count.
+    pub(super) across: &'static str,
     pub(super) lines: Vec<Line>,
 }
 
@@ -16,7 +18,7 @@ pub(super) struct Panel {
 pub(super) struct Line {
     pub(super) name: &'static str,
     pub(super) slope: Option<f64>,
-    /// Number of pods and value.
+    /// Size and value.
     pub(super) points: Vec<(f64, f64)>,
 }
 
@@ -97,9 +99,10 @@ impl Panel {
         }
         let _written = writeln!(
             text,
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">pods</text>",
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
             (LEFT + WIDTH - RIGHT) / 2.0,
-            HEIGHT - 10.0
+            HEIGHT - 10.0,
+            self.across
         );
         for (number, line) in self.lines.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
@@ -113,8 +116,8 @@ impl Panel {
 impl Line {
     /// Returns the line, and its name with its slope at a height.
     fn text(&self, across: Scale, up: Scale, colour: &str, y: f64) -> String {
-        let places = self.points.iter().map(|(pods, value)| {
-            let (x, y) = (across.at(*pods), up.at(*value));
+        let places = self.points.iter().map(|(size, value)| {
+            let (x, y) = (across.at(*size), up.at(*value));
             format!("{x:.1},{y:.1}")
         });
         let places: Vec<String> = places.collect();
@@ -195,6 +198,7 @@ mod tests {
         let panel = |title| Panel {
             title,
             unit: Unit::Seconds,
+            across: "pods",
             lines: vec![Line {
                 name: "policy",
                 slope: Some(0.987),
@@ -204,6 +208,7 @@ mod tests {
         let text = text(&[panel("CPU"), panel("delay"), panel("memory")]);
         assert_eq!(text.matches("policy: slope 0.99").count(), 3, "{text}");
         assert_eq!(text.matches("<circle").count(), 6);
+        assert_eq!(text.matches(">pods</text>").count(), 3);
         assert!(text.contains("viewBox=\"0 0 852 600\""), "{text}");
     }
 }

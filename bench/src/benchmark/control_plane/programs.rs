@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
+use mesh_test_support::http;
 use mesh_test_support::network::free_address;
 use serde_json::Value;
 
@@ -38,6 +39,7 @@ pub(super) struct Controller {
     process: Process,
     /// Address of its API.
     pub(super) api: SocketAddr,
+    admin: SocketAddr,
     /// Seconds from its start until it was ready.
     pub(super) started: f64,
 }
@@ -125,32 +127,44 @@ impl KubeApi {
 
     /// Writes the file that tells a controller where the front is, and returns its path.
     pub(super) fn kubeconfig(&self) -> anyhow::Result<PathBuf> {
-        let text = format!(
-            "apiVersion: v1
+        kubeconfig(self.address)
+    }
+}
+
+/// Writes the file that tells a controller the address of an API server, and returns its path.
+pub(super) fn kubeconfig(server: SocketAddr) -> anyhow::Result<PathBuf> {
+    let text = format!(
+        "apiVersion: v1
 kind: Config
 current-context: bench
-clusters: [{{name: bench, cluster: {{server: 'http://{}'}}}}]
+clusters: [{{name: bench, cluster: {{server: 'http://{server}'}}}}]
 users: [{{name: bench, user: {{}}}}]
 contexts: [{{name: bench, context: {{cluster: bench, user: bench}}}}]
-",
-            self.address
-        );
-        let path = Path::new(DIRECTORY).join(format!("kubeconfig-{}", self.address.port()));
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-        Ok(path)
-    }
+"
+    );
+    let path = Path::new(DIRECTORY).join(format!("kubeconfig-{}", server.port()));
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
 }
 
 impl Controller {
     /// Starts a controller and waits until it is ready.
     pub(super) fn start(testbed: &Testbed, kind: Kind, api: &KubeApi) -> anyhow::Result<Self> {
-        let kubeconfig = api.kubeconfig()?;
+        Self::start_with(testbed, kind, &api.kubeconfig()?)
+    }
+
+    /// The same with the kubeconfig of an API server.
+    pub(super) fn start_with(
+        testbed: &Testbed,
+        kind: Kind,
+        kubeconfig: &Path,
+    ) -> anyhow::Result<Self> {
         let (grpc, admin) = (free_address(), free_address());
         if kind == Kind::Istio {
-            let command = istio::command(testbed, &kubeconfig, grpc, admin)?;
+            let command = istio::command(testbed, kubeconfig, grpc, admin)?;
             return Self::run(testbed, kind.name(), command, grpc, admin);
         }
-        let mut command = ours(testbed, kind.name(), &kubeconfig)?;
+        let mut command = ours(testbed, kind.name(), kubeconfig)?;
         match kind {
             Kind::Policy => command
                 .arg(format!("--grpc-addr={grpc}"))
@@ -184,6 +198,7 @@ impl Controller {
         Ok(Self {
             process,
             api,
+            admin,
             started,
         })
     }
@@ -195,6 +210,19 @@ impl Controller {
 
     pub(super) fn memory(&self) -> anyhow::Result<Memory> {
         usage::memory(self.process.id())
+    }
+
+    /// Returns its resident memory, with its share of pages that several processes have.
+    pub(super) fn proportional(&self) -> anyhow::Result<f64> {
+        Ok(usage::proportional(self.process.id())? as f64)
+    }
+
+    /// Returns the value of a metric without labels.
+    pub(super) fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let response = http::request(self.admin, "GET /metrics").context("scrape it")?;
+        let value = response.lines().find_map(|line| line.strip_prefix(name));
+        let value = value.and_then(|value| value.trim().parse().ok());
+        value.with_context(|| format!("it has no metric {name}"))
     }
 
     /// Returns its resident memory.

@@ -50,6 +50,8 @@ pub(super) enum Unit {
     Bytes,
     PerSecond,
     Ratio,
+    /// A part of one core.
+    Share,
 }
 
 /// The limit on a number.
@@ -95,12 +97,7 @@ impl Report {
     pub(super) fn add(&mut self, row: Row) {
         println!("\n== {}{}", row.title, row.remark());
         for figure in &row.figures {
-            let [ours, istio, ratio] = figure.columns();
-            let goals = figure.verdicts().join(", ");
-            println!(
-                "{:<32} {ours:>12} {istio:>12} {ratio:>7}  {goals}",
-                figure.name
-            );
+            println!("{}", figure.line());
         }
         self.rows.push(row);
     }
@@ -246,6 +243,16 @@ impl Figure {
         self
     }
 
+    /// Returns it in one line, with its verdicts.
+    pub(super) fn line(&self) -> String {
+        let [ours, istio, ratio] = self.columns();
+        let goals = self.verdicts().join(", ");
+        format!(
+            "{:<32} {ours:>12} {istio:>12} {ratio:>7}  {goals}",
+            self.name
+        )
+    }
+
     fn ratio(&self) -> Option<f64> {
         self.istio.map(|istio| self.ours / istio)
     }
@@ -287,6 +294,7 @@ impl Unit {
             Self::Bytes => format!("{:.1} MiB", value / (1024.0 * 1024.0)),
             Self::PerSecond => format!("{value:.0}/s"),
             Self::Ratio => format!("{value:.2}"),
+            Self::Share => format!("{:.3} %", value * 100.0),
         }
     }
 }

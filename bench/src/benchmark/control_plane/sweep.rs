@@ -141,6 +141,7 @@ fn plot(kinds: &[Kind], points: &[Point]) -> String {
         Panel {
             title: quantity.name,
             unit: quantity.unit,
+            across: "pods",
             lines: lines.collect(),
         }
     };
