@@ -43,7 +43,7 @@ pub(crate) use self::{
     objects::{Mirrors, Settings},
     probe::ProbeTask,
     publisher::Publisher,
-    rights::{of_link, of_local_members, of_target},
+    rights::{of_link, of_local_members},
     target::Target,
     written::FIELD_MANAGER,
 };

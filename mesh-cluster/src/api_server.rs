@@ -33,7 +33,7 @@ pub use self::{
     explain::explain,
     lease::{
         Leadership, LeaseOwner, LeaseSettings, LeaseTask, MAX_WRITE_DURATION,
-        owner_rights as lease_owner_rights, rights as lease_rights,
+        owner_rights as lease_owner_rights,
     },
     linked::{LinkedKubeconfig, LinkedKubeconfigError},
     rate_limit::TokenBucket,

@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+pub mod service_mirror;
+
 /// A verb on a resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
@@ -19,7 +21,7 @@ pub struct Right {
     pub verb: &'static str,
     /// The name of the only object, for an installation with the default namespaces; `None` for all
     /// of them.
-    pub name: Option<&'static str>,
+    pub name: Option<Cow<'static, str>>,
 }
 
 /// What a request does.
@@ -51,22 +53,29 @@ pub fn named(
     group: &'static str,
     resource: impl Into<Cow<'static, str>>,
     verbs: &[&'static str],
-    name: &'static str,
+    name: impl Into<Cow<'static, str>>,
 ) -> impl Iterator<Item = Right> {
-    rights(group, resource.into(), verbs, Some(name))
+    rights(group, resource.into(), verbs, Some(name.into()))
+}
+
+/// Returns the rights to hold a Lease. A patch creates it; the API server authorizes this as create
+/// and as patch.
+pub fn lease(name: impl Into<Cow<'static, str>>) -> impl Iterator<Item = Right> {
+    let group = "coordination.k8s.io";
+    all(group, "leases", &["create"]).chain(named(group, "leases", &["get", "patch"], name))
 }
 
 fn rights(
     group: &'static str,
     resource: Cow<'static, str>,
     verbs: &[&'static str],
-    name: Option<&'static str>,
+    name: Option<Cow<'static, str>>,
 ) -> impl Iterator<Item = Right> {
     verbs.iter().map(move |&verb| Right {
         group,
         resource: resource.clone(),
         verb,
-        name,
+        name: name.clone(),
     })
 }
 
@@ -102,7 +111,7 @@ impl Right {
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_resource(f, self.verb, self.group, &self.resource)?;
-        match self.name {
+        match &self.name {
             Some(name) => write!(f, " {name}"),
             None => Ok(()),
         }

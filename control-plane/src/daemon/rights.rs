@@ -4,7 +4,7 @@
 //! The rights of watches, leases, certificates and events are listed beside their code. Objects
 //! have the names of an installation with the default namespaces.
 
-use mesh_cluster::api_server::{event_rights, lease_owner_rights, lease_rights};
+use mesh_cluster::api_server::{event_rights, lease_owner_rights};
 use mesh_cluster::namespace_metadata;
 use mesh_cluster::source::kube::kinds;
 use mesh_cluster::webhook::managed::{self, RegistrationKind};
@@ -50,7 +50,7 @@ pub(super) fn policy() -> Vec<Right> {
 
 /// The Lease of a controller in the Deployment of the destination controller.
 fn lease(name: &'static str) -> impl Iterator<Item = Right> {
-    lease_rights(name).chain(lease_owner_rights("linkerd-destination"))
+    rights::lease(name).chain(lease_owner_rights("linkerd-destination"))
 }
 
 pub(super) fn sp_validator() -> Vec<Right> {
@@ -92,7 +92,7 @@ pub(super) fn service_mirror(creates_namespaces: bool) -> Vec<Right> {
 
 /// The service mirror of a Link in the target cluster.
 pub(super) fn target_cluster() -> Vec<Right> {
-    mirror::of_target().collect()
+    rights::service_mirror::target().collect()
 }
 
 /// The service mirror for this cluster's members of federated Services.

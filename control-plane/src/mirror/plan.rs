@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use mesh_core::identity::is_dns_label;
+use mesh_k8s::crd::link::MISSING_NAMESPACE;
 use mesh_objects::model::Name;
 
 use super::federated;
 use super::limits::{MAX_HOSTS, MAX_SERVICE_BYTES};
 use super::objects::{Mirrors, RemoteObjects};
 use super::planned::{
-    ERROR, Entry, FEDERATED, Form, HostGroup, INVALID_SERVICE, Key, MISSING_NAMESPACE, Outcome,
-    Plan, Problem, Source,
+    ERROR, Entry, FEDERATED, Form, HostGroup, INVALID_SERVICE, Key, Outcome, Plan, Problem, Source,
 };
 use super::records::LocalService;
 use super::target::{Mode, Target, named};

@@ -100,7 +100,6 @@ pub(super) struct Problem {
 /// Linkerd's reasons.
 pub(super) const MIRRORED: &str = "Mirrored";
 pub(super) const INVALID_SERVICE: &str = "InvalidService";
-pub(super) const MISSING_NAMESPACE: &str = "MissingNamespace";
 pub(super) const ERROR: &str = "Error";
 
 /// The suffix of federated Services.

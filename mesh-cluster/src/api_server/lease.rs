@@ -88,18 +88,6 @@ enum LeaseError {
     NoDeployment(String),
 }
 
-/// Returns the rights to hold the Lease. A patch creates it; the API server authorizes this as
-/// create and as patch.
-pub fn rights(lease: &'static str) -> impl Iterator<Item = Right> {
-    let group = "coordination.k8s.io";
-    rights::all(group, "leases", &["create"]).chain(rights::named(
-        group,
-        "leases",
-        &["get", "patch"],
-        lease,
-    ))
-}
-
 /// Returns the right to find the owner of a Lease.
 pub fn owner_rights(deployment: &'static str) -> impl Iterator<Item = Right> {
     rights::named("apps", "deployments", &["get"], deployment)

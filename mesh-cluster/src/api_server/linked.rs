@@ -51,6 +51,25 @@ impl LinkedKubeconfig {
         Ok(Self(text.into()))
     }
 
+    /// Returns the URL of the API server, without the credentials that it may have.
+    pub fn server(&self) -> String {
+        let kubeconfig = Kubeconfig::from_yaml(&self.0).ok();
+        let of_context = kubeconfig.and_then(|kubeconfig| {
+            let context = kubeconfig.current_context.as_ref()?;
+            let mut contexts = kubeconfig.contexts.iter();
+            let context = contexts.find(|it| it.name == *context)?.context.as_ref()?;
+            let mut clusters = kubeconfig.clusters.iter();
+            let cluster = clusters.find(|it| it.name == context.cluster)?;
+            let url: http::Uri = cluster.cluster.as_ref()?.server.as_ref()?.parse().ok()?;
+            Some(format!(
+                "{}://{}",
+                url.scheme_str()?,
+                url.authority()?.as_str().rsplit('@').next()?
+            ))
+        });
+        of_context.unwrap_or_default()
+    }
+
     /// Returns a client of the cluster. `program` and `rights` are as for [`super::connect`].
     pub async fn connect(
         &self,
@@ -156,6 +175,15 @@ current-context: east
             assert!(error.starts_with(expected), "{user} {cluster}: {error}");
         }
         assert!(LinkedKubeconfig::read("clusters: 1").is_err());
+    }
+
+    #[test]
+    fn server_is_the_one_of_the_context() {
+        let kubeconfig = read("token: secret", "").unwrap();
+        assert_eq!(kubeconfig.server(), "https://192.0.2.1:6443");
+        let text = kubeconfig.0.replace("//192", "//me:secret@192");
+        let kubeconfig = LinkedKubeconfig::read(&text).unwrap();
+        assert_eq!(kubeconfig.server(), "https://192.0.2.1:6443");
     }
 
     #[test]

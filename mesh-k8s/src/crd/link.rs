@@ -145,6 +145,9 @@ pub struct ServiceRef {
 /// The controller that writes the status of Links.
 pub const MIRROR_CONTROLLER: &str = "linkerd.io/service-mirror";
 
+/// The reason in the condition of a Service whose mirror has no namespace here, as in Linkerd.
+pub const MISSING_NAMESPACE: &str = "MissingNamespace";
+
 /// The type of the Secrets with a kubeconfig for another cluster.
 pub const CREDENTIALS_TYPE: &str = "mirror.linkerd.io/remote-kubeconfig";
 
@@ -224,6 +227,17 @@ impl LinkSpec {
             identity: self.gateway_identity.clone(),
             probe,
         }))
+    }
+
+    /// Returns whether the destination controller discovers endpoints of Services in the target
+    /// cluster.
+    pub fn discovers_endpoints(&self) -> bool {
+        let selectors = [
+            &self.remote_discovery_selector,
+            &self.federated_service_selector,
+        ];
+        let mut selectors = selectors.into_iter().flatten();
+        selectors.any(|selector| *selector != LabelSelector::default())
     }
 
     /// Returns the problems of the Link, none if it is valid.
