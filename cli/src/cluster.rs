@@ -3,9 +3,11 @@
 //! machine.
 
 pub(crate) mod agent;
+pub(crate) mod clock;
 pub(crate) mod error;
 pub(crate) mod extension;
 mod forward;
+pub(crate) mod gateway;
 pub(crate) mod json;
 pub(crate) mod kubeconfig;
 pub(crate) mod mirrors;

@@ -32,7 +32,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use self::{
-    multicluster::{LinkFacts, Multicluster, Target},
+    multicluster::{Credentials, LinkFacts, Multicluster, Target, TargetMesh},
     permission::Permission,
     viz::{SelfCheck, Viz},
 };

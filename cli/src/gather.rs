@@ -14,8 +14,8 @@ use mesh_k8s::kinds::{Namespace, Node};
 use serde_json::Value;
 
 use crate::analyze;
-use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
+use crate::cluster::{Cluster, clock};
 use crate::facts::injection::dry_run_namespace;
 use crate::facts::{ApiServer, Environment, Fact, Facts, InjectionDryRun, Mode};
 use crate::mesh::Mesh;
@@ -135,12 +135,7 @@ async fn server(cluster: &Cluster) -> Fact<ApiServer> {
         &format!("reach {}", cluster.server),
         cluster.client.send(request).await,
     )?;
-    let clock = response
-        .headers()
-        .get(http::header::DATE)
-        .and_then(|date| date.to_str().ok())
-        .and_then(|date| jiff::fmt::rfc2822::parse(date).ok())
-        .and_then(|date| u64::try_from(date.timestamp().as_second()).ok());
+    let clock = clock::of(response.headers());
     let info = to_fact(
         &format!("reach {}", cluster.server),
         cluster.client.apiserver_version().await,

@@ -31,7 +31,7 @@ pub(crate) type Gateways = BTreeMap<String, anyhow::Result<Option<GatewayStatus>
 const COMPONENTS: &str = "component in (linkerd-service-mirror, controller)";
 
 /// The names of their containers and of the port with metrics.
-const CONTAINERS: [&str; 2] = ["service-mirror", "controller"];
+pub(crate) const CONTAINERS: [&str; 2] = ["service-mirror", "controller"];
 const PORTS: [&str; 2] = ["svcmi-admin", "ctrl-admin"];
 
 /// The number of the port with metrics, if it has no name.

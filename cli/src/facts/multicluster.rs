@@ -1,7 +1,5 @@
 //! The facts about linked clusters.
 
-use std::collections::BTreeSet;
-
 use mesh_k8s::crd::Link;
 use mesh_k8s::kinds::core::Endpoints;
 use mesh_k8s::kinds::{Deployment, Service};
@@ -21,8 +19,21 @@ pub(crate) struct Multicluster {
     pub(crate) services: Fact<Vec<Service>>,
     /// The Endpoints of such Services.
     pub(crate) endpoints: Fact<Vec<Endpoints>>,
-    /// The clusters that the destination controller has credentials for.
-    pub(crate) discovered: Fact<BTreeSet<String>>,
+    /// The Secrets of the control plane's namespace with the credentials of the destination
+    /// controller.
+    pub(crate) discovered: Fact<Vec<Credentials>>,
+}
+
+/// A Secret of the control plane's namespace that is labelled with a cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct Credentials {
+    pub(crate) secret: String,
+    pub(crate) cluster: String,
+    /// What its annotations say about the cluster.
+    pub(crate) trust_domain: Option<String>,
+    pub(crate) cluster_domain: Option<String>,
+    /// Whether the controller reads it, by its type.
+    pub(crate) is_followed: bool,
 }
 
 /// A Link, and what depends on it.
@@ -47,6 +58,20 @@ pub(crate) struct Target {
     pub(crate) denied: Fact<Vec<String>>,
     /// The trust anchors of its mesh in DER.
     pub(crate) anchors: Fact<Vec<Vec<u8>>>,
+    /// Seconds that its API server's clock is ahead of this machine's, if it sends its time.
+    pub(crate) clock_ahead: Option<i64>,
+    pub(crate) mesh: Fact<TargetMesh>,
+    /// The Services with the annotations of a gateway.
+    pub(crate) gateways: Fact<Vec<Service>>,
+}
+
+/// The mesh of a target cluster, by its values.
+#[derive(Debug, Clone)]
+pub(crate) struct TargetMesh {
+    /// The id of its ConfigMap, which no other cluster has.
+    pub(crate) id: String,
+    pub(crate) cluster_domain: String,
+    pub(crate) trust_domain: String,
 }
 
 impl LinkFacts {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::ListParams;
 use mesh_core::annotation::{
-    CLUSTER_NAME, EXTENSION, MIRRORED_CLUSTER, MIRRORED_GATEWAY, MIRRORED_SERVICE, MULTICLUSTER,
+    CLUSTER_DOMAIN, CLUSTER_NAME, EXTENSION, MIRRORED_CLUSTER, MIRRORED_GATEWAY, MIRRORED_SERVICE,
+    MULTICLUSTER, TRUST_DOMAIN,
 };
 use mesh_k8s::crd::Link;
 use mesh_k8s::crd::link::CREDENTIALS_TYPE;
@@ -24,7 +25,7 @@ use crate::clients;
 use crate::cluster::error::to_fact;
 use crate::cluster::mirrors::GatewayStatus;
 use crate::cluster::{Cluster, Namespaced};
-use crate::facts::{Fact, Facts, LinkFacts, fact_ref};
+use crate::facts::{Credentials, Fact, Facts, LinkFacts, fact_ref};
 use crate::resource::Scope;
 
 /// The label of the Deployments of controllers, as in Linkerd: of `multicluster link`, and of the
@@ -135,18 +136,28 @@ fn read_link(object: Value) -> Fact<Link> {
     }
 }
 
-/// Returns the clusters that the control plane's namespace has a Secret for.
-async fn discovered(cluster: &Cluster) -> Fact<BTreeSet<String>> {
+/// Returns the Secrets of the control plane's namespace for linked clusters.
+async fn discovered(cluster: &Cluster) -> Fact<Vec<Credentials>> {
     let own = Scope::Namespace(cluster.control_namespace.clone());
-    let selected = ListParams::default()
-        .labels(CLUSTER_NAME)
-        .fields(&format!("type={CREDENTIALS_TYPE}"));
+    let labelled = ListParams::default().labels(CLUSTER_NAME);
+    let typed = labelled.clone().fields(&format!("type={CREDENTIALS_TYPE}"));
     let what = "list the credentials of the destination controller";
-    let secrets = to_fact(what, metadata::<Secret>(cluster, &own, &selected).await)?;
-    let names = secrets.iter();
-    Ok(names
-        .filter_map(|meta| meta.labels.as_ref()?.get(CLUSTER_NAME).cloned())
-        .collect())
+    let (all, followed) = tokio::join!(
+        metadata::<Secret>(cluster, &own, &labelled),
+        metadata::<Secret>(cluster, &own, &typed),
+    );
+    let (all, followed) = (to_fact(what, all)?, to_fact(what, followed)?);
+    let credentials = all.into_iter().filter_map(|meta| {
+        let annotation = |key: &str| meta.annotations.as_ref()?.get(key).cloned();
+        Some(Credentials {
+            cluster: meta.labels.as_ref()?.get(CLUSTER_NAME)?.clone(),
+            trust_domain: annotation(TRUST_DOMAIN),
+            cluster_domain: annotation(CLUSTER_DOMAIN),
+            is_followed: followed.iter().any(|it| it.name == meta.name),
+            secret: meta.name?,
+        })
+    });
+    Ok(credentials.collect())
 }
 
 async fn metadata<K: Namespaced>(

@@ -7,6 +7,8 @@ use mesh_k8s::pod;
 use super::{checked, links, of_links, pods};
 use crate::check::control_plane::pods::container_problems;
 use crate::check::framework::{CheckResult, Finding, Outcome};
+use crate::check::versions::tag;
+use crate::cluster::mirrors::CONTAINERS;
 use crate::facts::{Facts, fact_ref};
 
 /// The label of the Deployments of `multicluster link`.
@@ -62,6 +64,16 @@ pub(super) fn running(facts: &Facts) -> CheckResult {
             }
         }
     }
+    for (known, link) in &links {
+        let has_gateway = matches!(link.spec.gateway(), Ok(Some(_)));
+        // Another row has what the controller of a gateway does not say.
+        if let (false, Err(reason)) = (has_gateway, &known.gateway) {
+            let cluster = &link.spec.target_cluster_name;
+            findings.push(Finding::new(format!(
+                "the mirror controller of {cluster}: {reason}"
+            )));
+        }
+    }
     let of_mirrors = |it: &&Pod| pod::label(it, MIRRORED_CLUSTER).is_some();
     for pod in pods(facts)?.into_iter().filter(of_mirrors) {
         findings.extend(container_problems(pod, facts.clock()));
@@ -87,6 +99,25 @@ fn unavailable(controller: &Deployment) -> Option<Finding> {
             "Deployment {namespace}/{name} has no available replica"
         ))
     })
+}
+
+pub(super) fn version(facts: &Facts) -> CheckResult {
+    let wanted = &facts.values()?.linkerd_version;
+    let controllers = fact_ref(&facts.multicluster.controllers)?.iter();
+    let other = controllers.filter_map(|controller| {
+        let pod = controller.spec.as_ref()?.template.spec.as_ref()?;
+        let mut containers = pod.containers.iter();
+        let container = containers.find(|it| CONTAINERS.contains(&it.name.as_str()))?;
+        let version = tag(container.image.as_deref()?);
+        (version != wanted).then(|| {
+            Finding::new(format!(
+                "Deployment {}/{} has version {version}, the control plane {wanted}",
+                controller.namespace().unwrap_or_default(),
+                controller.name_any()
+            ))
+        })
+    });
+    Ok(Outcome::warn_if(other, ""))
 }
 
 /// Controllers of `multicluster link` are not upgraded together with the extension.

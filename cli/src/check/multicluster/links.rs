@@ -1,11 +1,15 @@
 //! The Links themselves.
 
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
 use mesh_core::annotation::CREATED_BY;
+use mesh_k8s::crd::Link;
 use mesh_k8s::kinds::ResourceExt;
 
 use super::{checked, links};
 use crate::check::framework::{CheckResult, Finding, Outcome};
-use crate::facts::{Facts, fact_ref};
+use crate::facts::{Facts, LinkFacts, fact_ref};
 use crate::output::count;
 
 const LINK: &str = "multicluster.linkerd.io/v1alpha3/Link";
@@ -36,6 +40,40 @@ pub(super) fn valid(facts: &Facts) -> CheckResult {
         number => count(number, "Link", "Links"),
     };
     Ok(Outcome::fail_if(invalid, detail))
+}
+
+/// Controllers follow the oldest one of several Links of a cluster.
+pub(super) fn unique(facts: &Facts) -> CheckResult {
+    let links = links(facts)?;
+    let mut by_cluster: BTreeMap<&str, Vec<(&LinkFacts, &Link)>> = BTreeMap::new();
+    for &(known, link) in &links {
+        let cluster = link.spec.target_cluster_name.as_str();
+        by_cluster.entry(cluster).or_default().push((known, link));
+    }
+    let mut findings = Vec::new();
+    for (cluster, mut of_cluster) in by_cluster {
+        of_cluster.sort_by(|one, other| age(one).cmp(&age(other)));
+        let Some((oldest, others)) = of_cluster.split_first() else {
+            continue;
+        };
+        let oldest = format!("{}/{}", oldest.0.namespace, oldest.0.name);
+        for (known, _) in others {
+            let (namespace, name) = (&known.namespace, &known.name);
+            let text = format!(
+                "Link {namespace}/{name} has the targetClusterName {cluster} of Link {oldest}, which is older: only that one is in effect"
+            );
+            let delete = format!("kubectl -n {namespace} delete link {name}");
+            findings.push(Finding::new(text).with_fix(delete));
+        }
+    }
+    Ok(Outcome::fail_if(findings, checked(&links)))
+}
+
+/// Returns the order of Links: by age, and by name if they were created together.
+fn age<'a>((known, link): &(&'a LinkFacts, &'a Link)) -> (Option<Timestamp>, &'a str, &'a str) {
+    let created = link.metadata.creation_timestamp.as_ref();
+    let created = created.map(|time| time.0);
+    (created, &known.namespace, &known.name)
 }
 
 pub(super) fn version(facts: &Facts) -> CheckResult {

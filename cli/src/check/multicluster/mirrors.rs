@@ -1,66 +1,17 @@
-//! What mirror controllers write: the endpoints of gateways, and mirrors of Services.
+//! The mirrors of Services, which mirror controllers write.
 
 use mesh_core::annotation::{
     LOCAL_DISCOVERY, MIRRORED_CLUSTER, MIRRORED_GATEWAY, MIRRORED_SERVICE, REMOTE_DISCOVERY,
 };
+use mesh_k8s::crd::Link;
+use mesh_k8s::crd::link::{MISSING_NAMESPACE, MirroredService};
 use mesh_k8s::kinds::core::Endpoints;
 use mesh_k8s::kinds::{ResourceExt, Service};
 
-use super::{checked, links};
+use super::of_links;
 use crate::check::framework::{CheckResult, Finding, Outcome};
-use crate::cluster::mirrors::GatewayStatus;
 use crate::facts::{Fact, Facts, LinkFacts, fact_ref};
 use crate::output::count;
-
-pub(super) fn gateways(facts: &Facts) -> CheckResult {
-    let links = links(facts)?;
-    let services = fact_ref(&facts.multicluster.services)?;
-    let mut findings = Vec::new();
-    for (known, link) in &links {
-        let has_gateway = matches!(link.spec.gateway(), Ok(Some(_)));
-        // The values of the chart can disable the gateway of a controller.
-        if !has_gateway || matches!(known.gateway, Ok(None)) {
-            continue;
-        }
-        let cluster = &link.spec.target_cluster_name;
-        let probes: Vec<&Service> = services
-            .iter()
-            .filter(|service| {
-                let labels = service.labels();
-                labels.contains_key(MIRRORED_GATEWAY)
-                    && labels.get(MIRRORED_CLUSTER) == Some(cluster)
-            })
-            .collect();
-        match probes.as_slice() {
-            [probe] if has_addresses(facts, probe)? == Addresses::None => {
-                let name = full_name(probe);
-                let text = format!("Service {name} has no endpoints: the gateway of cluster {cluster} has no address");
-                findings.push(Finding::new(text));
-            }
-            [_] => findings.extend(dead(known, cluster)),
-            [] => findings.push(Finding::new(format!(
-                "no Service has the label {MIRRORED_GATEWAY} for cluster {cluster}: its gateway is not probed"
-            ))),
-            several => {
-                let names: Vec<String> = several.iter().map(|it| full_name(it)).collect();
-                let names = names.join(", ");
-                findings.push(Finding::new(format!(
-                    "several Services have the gateway of cluster {cluster} as endpoints: {names}"
-                )));
-            }
-        }
-    }
-    Ok(Outcome::fail_if(findings, checked(&links)))
-}
-
-fn dead(known: &LinkFacts, cluster: &str) -> Option<Finding> {
-    let text = match &known.gateway {
-        Ok(Some(GatewayStatus { alive: true, .. })) | Ok(None) => return None,
-        Ok(Some(_)) => format!("the gateway of cluster {cluster} does not respond to probes"),
-        Err(reason) => format!("the gateway of cluster {cluster}: {reason}"),
-    };
-    Some(Finding::new(text))
-}
 
 pub(super) fn endpoints(facts: &Facts) -> CheckResult {
     let mirrors: Vec<&Service> = mirrors(facts)?
@@ -83,6 +34,43 @@ pub(super) fn endpoints(facts: &Facts) -> CheckResult {
         findings,
         count(mirrors.len(), "mirror", "mirrors"),
     ))
+}
+
+/// The Services of a Link that are named.
+const MAX_NAMED: usize = 10;
+
+/// Finds Services that the controller of their Link could not mirror.
+pub(super) fn mirrored(facts: &Facts) -> CheckResult {
+    let of_link = |_known: &LinkFacts, link: &Link| {
+        let status = link.status.iter();
+        let all = status.flat_map(|it| it.mirror_services.iter().chain(&it.federated_services));
+        let mut failed: Vec<Finding> = all.filter_map(|it| not_mirrored(link, it)).collect();
+        let further = failed.len().saturating_sub(MAX_NAMED);
+        failed.truncate(MAX_NAMED);
+        if further > 0 {
+            let cluster = &link.spec.target_cluster_name;
+            failed.push(Finding::new(format!(
+                "{further} further Services of cluster {cluster} are not mirrored"
+            )));
+        }
+        failed
+    };
+    Ok(of_links(facts, of_link)?.into_warning())
+}
+
+fn not_mirrored(link: &Link, service: &MirroredService) -> Option<Finding> {
+    let mut conditions = service.conditions.iter();
+    let failed = conditions.find(|condition| condition.status == "False")?;
+    let (of, cluster) = (&service.remote_ref, &link.spec.target_cluster_name);
+    let finding = Finding::new(format!(
+        "Service {}/{} of cluster {cluster} is not mirrored: {}",
+        of.namespace, of.name, failed.message
+    ));
+    Some(if failed.reason == MISSING_NAMESPACE {
+        finding.with_fix(format!("kubectl create namespace {}", of.namespace))
+    } else {
+        finding
+    })
 }
 
 /// Finds mirrors that no controller updates or deletes.
@@ -132,13 +120,13 @@ fn is_discovered(service: &Service) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Addresses {
+pub(super) enum Addresses {
     Ready,
     NotReady,
     None,
 }
 
-fn has_addresses(facts: &Facts, service: &Service) -> Fact<Addresses> {
+pub(super) fn has_addresses(facts: &Facts, service: &Service) -> Fact<Addresses> {
     let endpoints = fact_ref(&facts.multicluster.endpoints)?.iter();
     let same = |endpoints: &&Endpoints| {
         endpoints.name_any() == service.name_any() && endpoints.namespace() == service.namespace()
@@ -164,7 +152,7 @@ fn cluster_of(service: &Service) -> &str {
     cluster.map_or("(unknown)", String::as_str)
 }
 
-fn full_name(service: &Service) -> String {
+pub(super) fn full_name(service: &Service) -> String {
     format!(
         "{}/{}",
         service.namespace().unwrap_or_default(),

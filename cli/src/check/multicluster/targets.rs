@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use mesh_core::annotation::CLUSTER_NAME;
-use mesh_k8s::crd::{Link, LinkSpec};
-use mesh_k8s::kinds::LabelSelector;
+use mesh_k8s::crd::Link;
+use mesh_k8s::crd::link::CREDENTIALS_TYPE;
 
-use super::{checked, links};
+use super::{checked, link_again, links};
 use crate::certificate;
 use crate::check::framework::{CheckResult, Finding, Outcome};
-use crate::facts::{Facts, LinkFacts, fact_ref};
+use crate::facts::{Credentials, Facts, LinkFacts, fact_ref};
 
 /// Whether the mirror controller can read the target, and the destination controller the endpoints
 /// of Services that have no mirror of their own.
@@ -20,12 +20,27 @@ pub(super) fn access(facts: &Facts) -> CheckResult {
     for (known, link) in &links {
         let cluster = &link.spec.target_cluster_name;
         findings.extend(denied(known, cluster));
-        if discovers_endpoints(&link.spec) && !discovered.contains(cluster) {
-            findings.push(Finding::new(format!(
-                "cluster {cluster}: namespace {} has no Secret with credentials and the label {CLUSTER_NAME}={cluster}: Services with remote discovery and federated Services have no endpoints there",
-                facts.control_namespace
-            )));
+        if !link.spec.discovers_endpoints() {
+            continue;
         }
+        let namespace = &facts.control_namespace;
+        let without =
+            "Services with remote discovery and federated Services have no endpoints there";
+        let mut labelled = discovered.iter().filter(|it| it.cluster == *cluster);
+        if labelled.clone().any(|it| it.is_followed) {
+            continue;
+        }
+        let text = match labelled.next() {
+            Some(credentials) => format!(
+                "cluster {cluster}: Secret {namespace}/{} is not of type {CREDENTIALS_TYPE}, so that the destination controller ignores it: {without}",
+                credentials.secret
+            ),
+            None => format!(
+                "cluster {cluster}: namespace {namespace} has no Secret with credentials and the label {CLUSTER_NAME}={cluster}: {without}"
+            ),
+        };
+        let again = labelled_again(namespace, discovered, cluster);
+        findings.push(Finding::new(text).with_fix(again));
     }
     let detail = match links.as_slice() {
         [] => checked(&links),
@@ -51,17 +66,49 @@ fn denied(known: &LinkFacts, cluster: &str) -> Vec<Finding> {
             };
             denied.iter().map(may_not).collect()
         }
-        Err(reason) => vec![Finding::new(format!("cluster {cluster}: {reason}"))],
+        Err(reason) => {
+            let text = format!("cluster {cluster}: {reason}");
+            vec![Finding::new(text).with_fix(link_again(cluster))]
+        }
     }
 }
 
-fn discovers_endpoints(spec: &LinkSpec) -> bool {
-    let selects = |selector: &Option<LabelSelector>| {
-        selector
-            .as_ref()
-            .is_some_and(|selector| *selector != LabelSelector::default())
+/// Returns how to write the credentials again. Kubernetes changes the type of no Secret, so that
+/// one of another type is deleted first.
+fn labelled_again(namespace: &str, discovered: &[Credentials], cluster: &str) -> String {
+    let again = link_again(cluster);
+    match discovered.iter().find(|it| it.cluster == cluster) {
+        Some(other) => format!(
+            "kubectl -n {namespace} delete secret {}; then {again}",
+            other.secret
+        ),
+        None => again,
+    }
+}
+
+/// A certificate is valid from 20 seconds before it was issued, unless a value says otherwise
+/// (identity.issuer.clockSkewAllowance).
+const MAX_SKEW_SECONDS: u64 = 20;
+
+/// Proxies of clusters with other clocks refuse each other's new certificates.
+pub(super) fn clocks(facts: &Facts) -> CheckResult {
+    let links = links(facts)?;
+    let own = fact_ref(&facts.api_server)?.clock;
+    let Some(own) = own.and_then(|own| own.checked_signed_diff(facts.now)) else {
+        return Ok(Outcome::ok("the API server sends no Date header"));
     };
-    selects(&spec.remote_discovery_selector) || selects(&spec.federated_service_selector)
+    let wrong = links.iter().filter_map(|(known, link)| {
+        let ahead = known.target.as_ref().ok()?.clock_ahead? - own;
+        (ahead.unsigned_abs() > MAX_SKEW_SECONDS).then(|| {
+            let cluster = &link.spec.target_cluster_name;
+            let direction = if ahead > 0 { "ahead of" } else { "behind" };
+            Finding::new(format!(
+                "the clock of cluster {cluster} is {} s {direction} this cluster's: proxies of the slower cluster refuse certificates that the other one has just issued",
+                ahead.unsigned_abs()
+            ))
+        })
+    });
+    Ok(Outcome::warn_if(wrong, checked(&links)))
 }
 
 /// Proxies of clusters without a common anchor refuse each other. With further anchors on one side,

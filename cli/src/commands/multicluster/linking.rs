@@ -2,7 +2,6 @@
 //! its mirror controller and for its destination controller, and the Link.
 
 mod credentials;
-mod gateway;
 
 use anyhow::bail;
 use mesh_core::annotation::{
@@ -15,8 +14,8 @@ use mesh_k8s::kinds::{ByteString, LabelSelector, LabelSelectorRequirement, Secre
 use mesh_k8s::{invalid, select};
 use serde_json::Value;
 
-use self::gateway::Choice;
 use super::names::{DEFAULT_NAMESPACE, credentials_name};
+use crate::cluster::gateway::{self, Choice};
 use crate::cluster::{Cluster, kubeconfig};
 use crate::exit::Failure;
 use crate::global::Global;

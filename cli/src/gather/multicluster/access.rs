@@ -1,6 +1,7 @@
 //! Which permissions a mirror controller lacks in its own cluster.
 
 use mesh_core::annotation::MIRRORED_CLUSTER;
+use mesh_core::rights::{Right, service_mirror};
 use mesh_k8s::crd::Link;
 use mesh_k8s::kinds::authorization::ResourceAttributes;
 use mesh_k8s::kinds::{Deployment, ResourceExt};
@@ -11,72 +12,8 @@ use crate::cluster::Cluster;
 use crate::cluster::mirrors::lease_name;
 use crate::facts::Fact;
 
-/// What a controller does, in all namespaces or in its own.
-#[derive(Clone, Copy)]
-struct Need {
-    group: &'static str,
-    resource: &'static str,
-    subresource: Option<&'static str>,
-    verbs: &'static [&'static str],
-    only_own_namespace: bool,
-    object: Object,
-}
-
-/// The objects that a permission is needed for.
-#[derive(Clone, Copy)]
-enum Object {
-    All,
-    /// The Secret with the credentials of the Link.
-    Credentials,
-    /// The Lease of the Link's controllers.
-    Lease,
-}
-
-const FOLLOW: &[&str] = &["list", "watch"];
-const WRITE: &[&str] = &["list", "watch", "create", "update", "delete"];
-
-/// What a controller fails without. The roles of Linkerd's charts grant more.
-const NEEDS: [Need; 8] = [
-    everywhere("services", WRITE),
-    everywhere("endpoints", WRITE),
-    everywhere("namespaces", FOLLOW),
-    Need {
-        object: Object::Credentials,
-        ..own("", "secrets", FOLLOW)
-    },
-    own("multicluster.linkerd.io", "links", FOLLOW),
-    Need {
-        subresource: Some("status"),
-        ..own("multicluster.linkerd.io", "links", &["patch"])
-    },
-    own("coordination.k8s.io", "leases", &["create"]),
-    Need {
-        object: Object::Lease,
-        ..own("coordination.k8s.io", "leases", &["get", "patch"])
-    },
-];
-
 /// The flag of controllers that create the namespaces of mirrors.
 const CREATES_NAMESPACES: &str = "enable-namespace-creation";
-
-const fn everywhere(resource: &'static str, verbs: &'static [&'static str]) -> Need {
-    Need {
-        group: "",
-        resource,
-        subresource: None,
-        verbs,
-        only_own_namespace: false,
-        object: Object::All,
-    }
-}
-
-const fn own(group: &'static str, resource: &'static str, verbs: &'static [&'static str]) -> Need {
-    Need {
-        group,
-        only_own_namespace: true,
-        ..everywhere(resource, verbs)
-    }
-}
 
 /// Returns the permissions that the controller of a Link lacks. A Link without a controller lacks
 /// none.
@@ -98,15 +35,17 @@ pub(super) async fn denied(
     let pod = pod.and_then(|spec| spec.template.spec.as_ref());
     let account = pod.and_then(|pod| pod.service_account_name.as_deref());
     let account = account.unwrap_or("default");
-    let create = creates_namespaces(controller).then(|| everywhere("namespaces", &["create"]));
-    let needs = NEEDS.into_iter().chain(create);
-    let reviews = needs.flat_map(|need| need.verbs.iter().map(move |verb| (need, *verb)));
-    let reviews = reviews.map(|(need, verb)| {
-        let attributes = attributes(need, verb, link, &namespace);
+    let needs = service_mirror::everywhere(creates_namespaces(controller));
+    let needs = needs.map(|right| (right, None));
+    let credentials = link.spec.cluster_credentials_secret.clone();
+    let own = service_mirror::in_namespace_of_link(credentials, lease_name(target));
+    let own = own.map(|right| (right, Some(&*namespace)));
+    let reviews = needs.chain(own).map(|(right, within)| {
         let namespace = &namespace;
         async move {
+            let attributes = attributes(&right, within);
             let allowed = access::may(cluster, namespace, account, attributes).await?;
-            Ok((!allowed).then(|| text(need, verb)))
+            Ok((!allowed).then(|| right.to_string()))
         }
     });
     let denied: Fact<Vec<Option<String>>> =
@@ -127,28 +66,19 @@ fn creates_namespaces(controller: &Deployment) -> bool {
     })
 }
 
-fn attributes(need: Need, verb: &str, link: &Link, namespace: &str) -> ResourceAttributes {
-    let name = match need.object {
-        Object::All => None,
-        Object::Credentials => Some(link.spec.cluster_credentials_secret.clone()),
-        Object::Lease => Some(lease_name(&link.spec.target_cluster_name)),
+/// Returns the question about a right, in all namespaces or in one.
+pub(super) fn attributes(right: &Right, namespace: Option<&str>) -> ResourceAttributes {
+    let (resource, subresource) = match right.resource.split_once('/') {
+        Some((resource, subresource)) => (resource, Some(subresource)),
+        None => (right.resource.as_ref(), None),
     };
     ResourceAttributes {
-        group: Some(need.group.to_owned()),
-        resource: Some(need.resource.to_owned()),
-        subresource: need.subresource.map(str::to_owned),
-        verb: Some(verb.to_owned()),
-        namespace: need.only_own_namespace.then(|| namespace.to_owned()),
-        name,
+        group: Some(right.group.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource: subresource.map(str::to_owned),
+        verb: Some(right.verb.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        name: right.name.as_deref().map(str::to_owned),
         ..ResourceAttributes::default()
     }
-}
-
-fn text(need: Need, verb: &str) -> String {
-    let subresource = need.subresource.map(|name| format!("/{name}"));
-    format!(
-        "{verb} {}{}",
-        need.resource,
-        subresource.unwrap_or_default()
-    )
 }

@@ -1,37 +1,45 @@
 //! What the credentials of a Link show of its target cluster. The mirror controller has no others,
 //! so that none are used here.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
+use kube::client::Body;
 use kube::{Api, Client};
-use mesh_cluster::api_server::LinkedKubeconfig;
-use mesh_core::rights::{self, Right};
+use mesh_cluster::api_server::{LinkedKubeconfig, LinkedKubeconfigError};
+use mesh_cluster::source::kube::kinds;
+use mesh_core::annotation::GATEWAY_IDENTITY;
+use mesh_core::identity::trust_domain;
+use mesh_core::rights::{self, Right, service_mirror};
 use mesh_k8s::crd::Link;
 use mesh_k8s::crd::link::CREDENTIALS_KEY;
-use mesh_k8s::kinds::authorization::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
-use mesh_k8s::kinds::{ConfigMap, ResourceExt, Secret};
+use mesh_k8s::kinds::authorization::{SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use mesh_k8s::kinds::{ConfigMap, ResourceExt, Secret, Service};
 use serde_json::Value;
 
+use super::access;
 use crate::certificate::read_pem;
-use crate::cluster::Cluster;
+use crate::clients;
 use crate::cluster::error::to_fact;
+use crate::cluster::{Cluster, clock};
 use crate::facts::names::{BUNDLE_KEY, TRUST_ROOTS};
-use crate::facts::{Fact, Target};
+use crate::facts::{Fact, Target, TargetMesh, fact_ref};
 
 /// The ConfigMap with the values of a mesh.
 const CONFIG: &str = "linkerd-config";
 
+/// The definitions of kinds. Without the right to read them the destination controller notices new
+/// ones later.
+const DEFINITIONS: &str = "customresourcedefinitions";
+
 pub(super) async fn query(cluster: &Cluster, link: &Link, timeout: Duration) -> Fact<Target> {
-    let client = client(cluster, link).await?;
-    let target = tokio::time::timeout(timeout, ask(&client, link)).await;
-    target.unwrap_or_else(|_elapsed| Err(format!("no response within {timeout:?}")))
+    let (client, server) = client(cluster, link).await?;
+    let target = tokio::time::timeout(timeout, ask(&client, &server, link)).await;
+    target.unwrap_or_else(|_elapsed| Err(format!("no response of {server} within {timeout:?}")))
 }
 
-/// Returns a client of the target cluster.
-async fn client(cluster: &Cluster, link: &Link) -> Fact<Client> {
+/// Returns a client of the target cluster, and the URL of its API server.
+async fn client(cluster: &Cluster, link: &Link) -> Fact<(Client, String)> {
     let namespace = link.namespace().unwrap_or_default();
     let name = &link.spec.cluster_credentials_secret;
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &namespace);
@@ -47,7 +55,8 @@ async fn client(cluster: &Cluster, link: &Link) -> Fact<Client> {
         .map_err(|_invalid| format!("{secret}: {CREDENTIALS_KEY} is not UTF-8"))?;
     let connect = async {
         let kubeconfig = LinkedKubeconfig::read(text)?;
-        kubeconfig.connect("meshctl", rights()).await
+        let client = kubeconfig.connect("meshctl", rights()).await?;
+        Ok::<_, LinkedKubeconfigError>((client, kubeconfig.server()))
     };
     let client = connect.await.map_err(anyhow::Error::from);
     client.map_err(|error| format!("{secret}: {CREDENTIALS_KEY} {error:#}"))
@@ -61,48 +70,135 @@ fn rights() -> Vec<Right> {
     );
     reviews
         .chain(rights::all("", "configmaps", &["get"]))
+        .chain(rights::all("", "services", &["list"]))
         .collect()
 }
 
-async fn ask(client: &Client, link: &Link) -> Fact<Target> {
-    let version = to_fact("reach its API server", client.apiserver_version().await)?;
+async fn ask(client: &Client, server: &str, link: &Link) -> Fact<Target> {
+    let (version, clock_ahead) = version(client, server).await?;
     let namespace = &link.spec.target_cluster_linkerd_namespace;
+    let config = async {
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+        let found = maps.get_opt(CONFIG).await;
+        to_fact(&format!("read its ConfigMap {CONFIG}"), found)
+    };
+    let (config, denied, gateways) = tokio::join!(config, denied(client, link), gateways(client));
+    let values = values(&config, namespace);
     Ok(Target {
-        version: version.git_version,
-        denied: denied(client).await,
-        anchors: anchors(client, namespace).await,
+        version,
+        denied,
+        anchors: anchors(client, namespace, &values).await,
+        clock_ahead,
+        mesh: mesh(&config, &values),
+        gateways,
     })
 }
 
-/// Returns which rights on Services the credentials lack, without which nothing is mirrored.
-async fn denied(client: &Client) -> Fact<Vec<String>> {
+/// Returns the version of the API server, and how many seconds its clock is ahead.
+async fn version(client: &Client, server: &str) -> Fact<(String, Option<i64>)> {
+    let what = format!("reach its API server {server}");
+    let request = http::Request::get("/version").body(Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
+    let response = match client.send(request).await {
+        Ok(response) if response.status() == http::StatusCode::UNAUTHORIZED => {
+            return Err(format!(
+                "its API server {server} refuses the credentials (401): they were revoked, or are of another cluster"
+            ));
+        }
+        response => to_fact(&what, response)?,
+    };
+    let ahead = clock::of(response.headers()).and_then(ahead);
+    let version = to_fact(&what, client.apiserver_version().await)?;
+    Ok((version.git_version, ahead))
+}
+
+fn ahead(clock: u64) -> Option<i64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    clock.checked_signed_diff(now)
+}
+
+/// Returns which rights of a mirror controller the credentials lack, and of the destination
+/// controller if the Link is for it as well.
+async fn denied(client: &Client, link: &Link) -> Fact<Vec<String>> {
+    let discovers = link.spec.discovers_endpoints();
+    let discovery = discovers.then(|| kinds::rights(kinds::REMOTE));
+    let discovery = discovery.into_iter().flatten();
+    let mut needed: Vec<Right> = service_mirror::target().collect();
+    for right in discovery.filter(|right| right.resource != DEFINITIONS) {
+        if !needed.contains(&right) {
+            needed.push(right);
+        }
+    }
     let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let mut denied = Vec::new();
-    for verb in ["get", "list", "watch"] {
-        let attributes = ResourceAttributes {
-            resource: Some("services".to_owned()),
-            verb: Some(verb.to_owned()),
-            ..ResourceAttributes::default()
-        };
+    let reviews = needed.iter().map(|right| {
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(attributes),
+                resource_attributes: Some(access::attributes(right, None)),
                 ..Default::default()
             },
             ..Default::default()
         };
-        let created = api.create(&PostParams::default(), &review).await;
-        let review = to_fact("query the permissions of the credentials", created)?;
-        if !review.status.is_some_and(|status| status.allowed) {
-            denied.push(format!("{verb} services"));
+        let api = &api;
+        async move {
+            let created = api.create(&PostParams::default(), &review).await;
+            let review = to_fact("query the permissions of the credentials", created)?;
+            let is_allowed = review.status.is_some_and(|status| status.allowed);
+            Ok((!is_allowed).then(|| right.to_string()))
         }
+    });
+    let denied: Fact<Vec<Option<String>>> =
+        clients::concurrently(reviews).await.into_iter().collect();
+    Ok(denied?.into_iter().flatten().collect())
+}
+
+/// Returns the Services with the annotations of a gateway.
+async fn gateways(client: &Client) -> Fact<Vec<Service>> {
+    let what = "list its Services";
+    let all: Api<Service> = Api::all(client.clone());
+    let listed = to_fact(what, all.list_metadata(&ListParams::default()).await)?;
+    let is_gateway = |meta: &&kube::core::PartialObjectMeta<Service>| {
+        meta.annotations().contains_key(GATEWAY_IDENTITY)
+    };
+    let mut gateways = Vec::new();
+    for meta in listed.iter().filter(is_gateway) {
+        let namespace = meta.namespace().unwrap_or_default();
+        let named = ListParams::default().fields(&format!("metadata.name={}", meta.name_any()));
+        let services: Api<Service> = Api::namespaced(client.clone(), &namespace);
+        gateways.extend(to_fact(what, services.list(&named).await)?);
     }
-    Ok(denied)
+    Ok(gateways)
+}
+
+/// Returns the values of the mesh.
+fn values(config: &Fact<Option<ConfigMap>>, namespace: &str) -> Fact<Value> {
+    let config = fact_ref(config)?.as_ref();
+    let config = config.ok_or_else(|| format!("its namespace {namespace} has no {CONFIG}"))?;
+    let values = config.data.as_ref().and_then(|data| data.get("values"));
+    let values = values.ok_or_else(|| format!("its ConfigMap {CONFIG} has no key \"values\""))?;
+    serde_norway::from_str(values)
+        .map_err(|error| format!("the values of its ConfigMap {CONFIG}: {error}"))
+}
+
+fn mesh(config: &Fact<Option<ConfigMap>>, values: &Fact<Value>) -> Fact<TargetMesh> {
+    let values = fact_ref(values)?;
+    let text = |key: &str| values[key].as_str().unwrap_or_default();
+    let domain = match text("clusterDomain") {
+        "" => "cluster.local",
+        domain => domain,
+    };
+    let id = config.as_ref().ok().and_then(Option::as_ref);
+    Ok(TargetMesh {
+        id: id
+            .and_then(|it| it.metadata.uid.clone())
+            .unwrap_or_default(),
+        cluster_domain: domain.to_owned(),
+        trust_domain: trust_domain(text("identityTrustDomain"), domain).to_owned(),
+    })
 }
 
 /// Returns the trust anchors that the identity service of the target uses, or else those in the
 /// values of its mesh: credentials of Linkerd may read only these.
-async fn anchors(client: &Client, namespace: &str) -> Fact<Vec<Vec<u8>>> {
+async fn anchors(client: &Client, namespace: &str, values: &Fact<Value>) -> Fact<Vec<Vec<u8>>> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let roots = maps.get_opt(TRUST_ROOTS).await;
     if let Ok(Some(roots)) = &roots
@@ -110,16 +206,7 @@ async fn anchors(client: &Client, namespace: &str) -> Fact<Vec<Vec<u8>>> {
     {
         return read_pem(bundle.as_bytes(), &format!("its ConfigMap {TRUST_ROOTS}"));
     }
-    let config = to_fact(
-        &format!("read its ConfigMap {CONFIG}"),
-        maps.get_opt(CONFIG).await,
-    )?;
-    let config = config.ok_or_else(|| format!("its namespace {namespace} has no {CONFIG}"))?;
-    let values = config.data.as_ref().and_then(|data| data.get("values"));
-    let values = values.ok_or_else(|| format!("its ConfigMap {CONFIG} has no key \"values\""))?;
-    let values: Value = serde_norway::from_str(values)
-        .map_err(|error| format!("the values of its ConfigMap {CONFIG}: {error}"))?;
-    let pem = values["identityTrustAnchorsPEM"]
+    let pem = fact_ref(values)?["identityTrustAnchorsPEM"]
         .as_str()
         .unwrap_or_default();
     if pem.is_empty() {

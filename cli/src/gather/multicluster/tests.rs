@@ -78,6 +78,7 @@ fn linked(asked: &Asked, target: SocketAddr) -> Option<Value> {
                 "targetClusterName": "east", "targetClusterDomain": "cluster.local",
                 "targetClusterLinkerdNamespace": "linkerd",
                 "clusterCredentialsSecret": "cluster-credentials-east",
+                "remoteDiscoverySelector": { "matchLabels": { "a": "b" } },
             });
             let mut west = named("mc", "west");
             west["spec"] = json!({ "gatewayPort": 4143 });
@@ -100,9 +101,13 @@ fn linked(asked: &Asked, target: SocketAddr) -> Option<Value> {
         }
         "/api/v1/services" => list(&[named("shop", "web-east")]),
         "/api/v1/endpoints" => list(&[named("shop", "web-east")]),
+        "/api/v1/namespaces/linkerd/secrets" if asked.query.contains("fieldSelector") => list(&[]),
         "/api/v1/namespaces/linkerd/secrets" => {
             let label = json!({ "multicluster.linkerd.io/cluster-name": "east" });
-            list(&[json!({ "metadata": { "name": "c", "labels": label } })])
+            let annotation = json!({ "multicluster.linkerd.io/trust-domain": "east.example" });
+            list(&[json!({
+                "metadata": { "name": "c", "labels": label, "annotations": annotation },
+            })])
         }
         "/api/v1/namespaces/links/pods" | "/api/v1/namespaces/mc/pods" => {
             let namespace = asked.path.split('/').nth(4).unwrap();
@@ -154,6 +159,16 @@ async fn target(maps: &'static [(&'static str, &'static str, String)]) -> Socket
                 let verb = &asked["spec"]["resourceAttributes"]["verb"];
                 Some(review(verb != "watch"))
             }
+            "/api/v1/services" | "/api/v1/namespaces/mc/services" => {
+                let annotation = json!({ "mirror.linkerd.io/gateway-identity": "gateway.example" });
+                let gateway = json!({ "metadata": {
+                    "name": "linkerd-gateway", "namespace": "mc", "annotations": annotation,
+                } });
+                let web = json!({ "metadata": { "name": "web", "namespace": "shop" } });
+                let is_whole = path.contains("/mc/");
+                let services = if is_whole { vec![gateway] } else { vec![web, gateway] };
+                Some(list(&services))
+            }
             path => maps.iter().find_map(|(name, key, text)| {
                 let map = json!({ "metadata": { "name": name }, "data": { *key: text } });
                 let at = format!("/api/v1/namespaces/linkerd/configmaps/{name}");
@@ -195,7 +210,12 @@ async fn link_is_known_with_its_target_and_controller() {
     let services = known.services.as_ref().unwrap();
     let names: Vec<String> = services.iter().map(ResourceExt::name_any).collect();
     assert_eq!(names, ["web-east", "probe-east"]);
-    assert!(known.discovered.as_ref().unwrap().contains("east"));
+    let [credentials] = known.discovered.as_deref().unwrap() else {
+        panic!("{:?}", known.discovered)
+    };
+    assert_eq!((&*credentials.cluster, &*credentials.secret), ("east", "c"));
+    assert_eq!(credentials.trust_domain.as_deref(), Some("east.example"));
+    assert!(!credentials.is_followed, "it has another type");
     assert_eq!(facts.objects.pods.as_ref().unwrap().len(), 2);
     let [east, west] = known.links.as_deref().unwrap() else {
         panic!("{:?}", known.links)
@@ -204,12 +224,25 @@ async fn link_is_known_with_its_target_and_controller() {
     assert!(problem.contains("integer `4143`"), "{problem}");
     let target = east.target.as_ref().unwrap();
     assert_eq!(target.version, "v1.34.1");
-    assert_eq!(target.denied, Ok(vec!["watch services".to_owned()]));
+    let denied = [
+        "watch services",
+        "watch endpointslices.discovery.k8s.io",
+        "watch pods",
+        "watch replicasets.apps",
+        "watch jobs.batch",
+        "watch servers.policy.linkerd.io",
+    ];
+    assert_eq!(target.denied.as_deref().unwrap(), denied);
+    assert!(target.clock_ahead.unwrap().abs() < 60);
+    let [gateway] = target.gateways.as_deref().unwrap() else {
+        panic!("{:?}", target.gateways)
+    };
+    assert_eq!(gateway.name_any(), "linkerd-gateway");
     assert_eq!(target.anchors.as_ref().unwrap().len(), 1);
     let denied = [
-        "delete endpoints",
-        "patch links/status",
         "create namespaces",
+        "delete endpoints",
+        "patch links/status.multicluster.linkerd.io",
     ];
     assert_eq!(east.denied.as_deref().unwrap(), denied);
     let gateway = east.gateway.as_ref().unwrap_err();
@@ -222,21 +255,18 @@ async fn link_is_known_with_its_target_and_controller() {
 #[tokio::test]
 async fn anchors_of_values_are_used_where_the_others_are_not_readable() {
     let anchor = TestCa::new().anchor_pem().to_owned();
-    let values = serde_json::to_string(&json!({ "identityTrustAnchorsPEM": anchor })).unwrap();
+    let values = serde_json::to_string(&json!({
+        "identityTrustAnchorsPEM": anchor, "clusterDomain": "east.example",
+    }))
+    .unwrap();
     let config = maps(vec![("linkerd-config", "values", values)]);
     let facts = facts(&cluster(linked, target(config).await), TIMEOUT).await;
     let links = facts.multicluster.links.unwrap();
-    assert_eq!(
-        links[0]
-            .target
-            .as_ref()
-            .unwrap()
-            .anchors
-            .as_ref()
-            .unwrap()
-            .len(),
-        1
-    );
+    let known = links[0].target.as_ref().unwrap();
+    assert_eq!(known.anchors.as_ref().unwrap().len(), 1);
+    let mesh = known.mesh.as_ref().unwrap();
+    assert_eq!(mesh.cluster_domain, "east.example");
+    assert_eq!(mesh.trust_domain, "east.example", "the default");
 
     let config = maps(vec![("linkerd-config", "values", "{}".to_owned())]);
     let facts = self::facts(&cluster(linked, target(config).await), TIMEOUT).await;
@@ -264,7 +294,7 @@ async fn target_that_does_not_respond_is_given_up() {
     .await;
     let links = facts.multicluster.links.unwrap();
     let reason = links[0].target.as_ref().unwrap_err();
-    assert!(reason.starts_with("no response within"), "{reason}");
+    assert!(reason.starts_with("no response of http://"), "{reason}");
 }
 
 /// A kubeconfig that names a program would run it with the rights of the user.

@@ -1,4 +1,5 @@
-//! The fields of a Link that its gateway's Service decides.
+//! The fields of a Link that its gateway's Service decides. `multicluster link-gen` fills them, and
+//! `multicluster check` compares them.
 
 use std::net::IpAddr;
 
@@ -10,9 +11,9 @@ use mesh_k8s::kinds::{ResourceExt, Service};
 
 /// What the user selects instead of what the Service has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choice<'a> {
-    pub(super) addresses: &'a [String],
-    pub(super) port: Option<u16>,
+pub(crate) struct Choice<'a> {
+    pub(crate) addresses: &'a [String],
+    pub(crate) port: Option<u16>,
 }
 
 /// The names of the Service's ports.
@@ -20,7 +21,7 @@ const GATEWAY_PORT: &str = "mc-gateway";
 const PROBE_PORT: &str = "mc-probe";
 
 /// Adds the gateway to a Link. The error continues a sentence that begins with the Service.
-pub(super) fn add(
+pub(crate) fn add(
     service: &Service,
     choice: Choice<'_>,
     spec: &mut LinkSpec,
