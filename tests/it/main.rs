@@ -11,8 +11,10 @@
 )]
 
 mod harness;
+mod links;
 mod mesh;
 mod observability;
+mod port_forward;
 mod redirect;
 mod rotation;
 mod viz;
