@@ -55,6 +55,7 @@ const PACKAGES: &[Package] = &[
     package("iproute2", Program("ip"), Test, "makes network namespaces and looks at them"),
     package("nftables", Program("nft"), Test, "service addresses of a local node, and a look at the nft tier's rules"),
     package("iptables", Program("iptables"), Test, "the iptables tier"),
+    package("systemd", File("/lib/systemd/systemd"), Test, "process 1 of a host outside Kubernetes"),
     package("dnsmasq-base", Program("dnsmasq"), Test, "the DNS server of a local node"),
     package("openssl", Program("openssl"), Test, "another TLS to hold the proxy's records against"),
     package("curl", Program("curl"), Test, "HTTP requests of an unmeshed client"),
