@@ -261,9 +261,7 @@ pub fn inbound(
     is_skipped_source: impl Fn(&Address) -> bool,
     is_closed: impl FnOnce() -> bool,
 ) -> LookupVerdict {
-    let from_pod =
-        lookup.remote.is_loopback() || lookup.remote.same(&lookup.local) || is_own(&lookup.remote);
-    if from_pod {
+    if is_local(lookup, is_own) {
         // On loopback the kernel's own lookup finds the listener.
         if lookup.local_port == pod.outbound_port && !lookup.local.is_loopback() {
             return LookupVerdict::Proxy(Role::Outbound);
@@ -274,20 +272,37 @@ pub fn inbound(
         }
         return LookupVerdict::Pass(Counter::InboundLocal);
     }
-    if !is_redirected(pod, lookup.local.family()) {
-        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
-    }
-    if is_skipped_port(lookup.local_port) {
-        return LookupVerdict::Pass(Counter::InboundSkippedPort);
-    }
-    if is_skipped_source(&lookup.remote) {
-        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
+    if let Some(skipped) = skipped(pod, lookup, is_skipped_port, is_skipped_source) {
+        return LookupVerdict::Pass(skipped);
     }
     // The proxy's own ports are not recorded.
     if listener_role(pod, lookup.local_port).is_none() && is_closed() {
         return LookupVerdict::Refuse(Counter::InboundClosed);
     }
     LookupVerdict::Proxy(Role::Inbound)
+}
+
+/// Whether a connection comes from the subject's own host or network namespace.
+#[inline(always)]
+fn is_local(lookup: &SocketLookup, is_own: impl Fn(&Address) -> bool) -> bool {
+    lookup.remote.is_loopback() || lookup.remote.same(&lookup.local) || is_own(&lookup.remote)
+}
+
+/// Returns the setting by which a connection from outside does not go to the proxy.
+#[inline(always)]
+fn skipped(
+    pod: &PodConfig,
+    lookup: &SocketLookup,
+    is_skipped_port: impl Fn(u16) -> bool,
+    is_skipped_source: impl Fn(&Address) -> bool,
+) -> Option<Counter> {
+    if !is_redirected(pod, lookup.local.family()) {
+        return Some(Counter::InboundSkippedSubnet);
+    }
+    if is_skipped_port(lookup.local_port) {
+        return Some(Counter::InboundSkippedPort);
+    }
+    is_skipped_source(&lookup.remote).then_some(Counter::InboundSkippedSubnet)
 }
 
 /// Whether a listening socket is recorded. Sockets on loopback serve no client outside of the

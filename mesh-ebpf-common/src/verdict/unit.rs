@@ -6,7 +6,7 @@ use super::{ConnectAttempt, LookupVerdict, Outbound, redirect};
 use crate::address::{Address, Family};
 use crate::counter::Counter;
 use crate::layout::{FLAG_INBOUND_FAIL_OPEN, PodConfig, Role};
-use crate::verdict::{SocketLookup, is_redirected};
+use crate::verdict::{SocketLookup, is_local, skipped};
 
 /// The use of a port of the host that belongs to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,7 @@ pub fn inbound(
     is_skipped_port: impl Fn(u16) -> bool,
     is_skipped_source: impl Fn(&Address) -> bool,
 ) -> LookupVerdict {
-    let from_host =
-        lookup.remote.is_loopback() || lookup.remote.same(&lookup.local) || is_own(&lookup.remote);
+    let from_host = is_local(lookup, is_own);
     let role = match port_use {
         PortUse::Inbound => Role::Inbound,
         // The kernel refuses these, since the listener is on loopback.
@@ -67,16 +66,10 @@ pub fn inbound(
             LookupVerdict::Pass(Counter::InboundLocal)
         };
     }
-    if !is_redirected(pod, lookup.local.family()) {
-        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
+    match skipped(pod, lookup, is_skipped_port, is_skipped_source) {
+        Some(counter) => LookupVerdict::Pass(counter),
+        None => LookupVerdict::Proxy(Role::Inbound),
     }
-    if is_skipped_port(lookup.local_port) {
-        return LookupVerdict::Pass(Counter::InboundSkippedPort);
-    }
-    if is_skipped_source(&lookup.remote) {
-        return LookupVerdict::Pass(Counter::InboundSkippedSubnet);
-    }
-    LookupVerdict::Proxy(Role::Inbound)
 }
 
 /// Whether a connection that a socket of the unit itself has accepted should have gone to the
