@@ -23,6 +23,7 @@ use rcgen::PublicKeyData;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::issuer::Purpose;
 use self::limits::CallerLimits;
 use self::tokens::machine::JoinRequest;
 use self::tokens::{Subject, UnverifiedToken};
@@ -146,12 +147,15 @@ impl CertificateAuthority {
         let issuer = self.issuer().ok_or(CertifyError::NoIssuer)?;
         let key = csr::check(request.csr, request.identity).map_err(CertifyError::Csr)?;
         let authenticated = self.authenticate(&request, &key, &issuer, now).await?;
-        let issued = match authenticated {
-            Some(_) => issuer.issue(request.identity, &key, now),
-            None => issuer.issue_to_machine(request.identity, &key, now),
+        let purpose = match authenticated {
+            Some(_) => Purpose::Peer,
+            None => Purpose::Tokens,
         };
+        let issued = issuer
+            .issue(request.identity, &key, purpose, now)
+            .map_err(CertifyError::Issue)?;
         Ok(GrantedCertificate {
-            issued: issued.map_err(CertifyError::Issue)?,
+            issued,
             authenticated,
         })
     }

@@ -74,10 +74,10 @@ pub enum IssueError {
 
 /// What a certificate is for.
 #[derive(Clone, Copy)]
-enum Purpose {
+pub(super) enum Purpose {
     /// Client or server of mutual TLS.
     Peer,
-    /// Signing the tokens of a machine.
+    /// Signing the tokens of a machine. No proxy accepts the certificate.
     Tokens,
 }
 
@@ -128,10 +128,11 @@ impl Issuer {
         &self,
         identity: &str,
         key: &impl PublicKeyData,
+        purpose: Purpose,
         now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
         let name = identity.try_into().map_err(IssueError::Name)?;
-        self.sign(SanType::DnsName(name), key, now, Purpose::Peer)
+        self.sign(SanType::DnsName(name), key, purpose, now)
     }
 
     /// Issues a certificate of a SPIFFE identity for a key.
@@ -142,26 +143,15 @@ impl Issuer {
         now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
         let name = identity.try_into().map_err(IssueError::Name)?;
-        self.sign(SanType::URI(name), key, now, Purpose::Peer)
-    }
-
-    /// Issues the certificate that a machine signs tokens with. No proxy accepts it.
-    pub(super) fn issue_to_machine(
-        &self,
-        identity: &str,
-        key: &impl PublicKeyData,
-        now: SystemTime,
-    ) -> Result<IssuedCertificate, IssueError> {
-        let name = identity.try_into().map_err(IssueError::Name)?;
-        self.sign(SanType::DnsName(name), key, now, Purpose::Tokens)
+        self.sign(SanType::URI(name), key, Purpose::Peer, now)
     }
 
     fn sign(
         &self,
         name: SanType,
         key: &impl PublicKeyData,
-        now: SystemTime,
         purpose: Purpose,
+        now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
         let Validity {
             lifetime,
@@ -264,7 +254,7 @@ impl Issuer {
     /// Returns the earliest end of the certificates that chain to an anchor.
     fn verify_usable(&self, now: SystemTime) -> Result<SystemTime, IssueError> {
         let key = KeyPair::generate().map_err(IssueError::Sign)?;
-        let issued = self.issue("probe.invalid", &key, now)?;
+        let issued = self.issue("probe.invalid", &key, Purpose::Peer, now)?;
         let anchors = self.trust_anchors();
         let leaf = CertificateDer::from(issued.leaf);
         let chain: Vec<CertificateDer<'_>> =

@@ -146,10 +146,19 @@ fn sign(
     algorithm: &str,
     claims: &serde_json::Value,
 ) -> Vec<u8> {
-    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     let header = serde_json::json!({ "alg": algorithm, "typ": "JWT" });
+    sign_with(signer, &header, claims)
+}
+
+/// Signs a token with a header.
+fn sign_with(
+    signer: &aws_lc_rs::signature::EcdsaKeyPair,
+    header: &serde_json::Value,
+    claims: &serde_json::Value,
+) -> Vec<u8> {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     let part = |json: &serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
-    let signed = format!("{}.{}", part(&header), part(claims));
+    let signed = format!("{}.{}", part(header), part(claims));
     let signature = signer
         .sign(&aws_lc_rs::rand::SystemRandom::new(), signed.as_bytes())
         .unwrap();
@@ -271,7 +280,7 @@ fn cross_certificate_is_sent_while_it_is_valid_and_caps_nothing() {
     let issuer = read(&chain, new.pem()).unwrap();
     assert!(issuer.not_after() > now + HOUR * 499);
     for (at, sent) in [(now, 2), (now + HOUR * 2, 1)] {
-        let issued = issuer.issue(IDENTITY, &KeyPair::generate().unwrap(), at);
+        let issued = issuer.issue(IDENTITY, &KeyPair::generate().unwrap(), Purpose::Peer, at);
         assert_eq!(issued.unwrap().intermediates.len(), sent);
     }
 }

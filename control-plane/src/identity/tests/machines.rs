@@ -2,7 +2,7 @@
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::STANDARD;
 use mesh_k8s::machine::{AccountName, JoinToken, Machine};
 use mesh_k8s::trust::fingerprint;
 use rustls_pki_types::UnixTime;
@@ -45,12 +45,8 @@ impl Host {
     fn token(&self, issued: &IssuedCertificate, claims: &Value) -> Vec<u8> {
         let chain = [&issued.leaf].into_iter().chain(&issued.intermediates);
         let chain: Vec<String> = chain.map(|der| STANDARD.encode(der)).collect();
-        let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
         let header = json!({ "alg": "ES256", "x5c": chain });
-        let signed = format!("{}.{}", part(&header), part(claims));
-        let random = aws_lc_rs::rand::SystemRandom::new();
-        let signature = self.signer.sign(&random, signed.as_bytes()).unwrap();
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)).into_bytes()
+        sign_with(&self.signer, &header, claims)
     }
 }
 

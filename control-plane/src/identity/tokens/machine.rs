@@ -116,10 +116,11 @@ impl UnverifiedToken<'_> {
             return Err(invalid("it is not for tokens"));
         }
         let name = dns_name(&certificate).ok_or(invalid("it has not one DNS name"))?;
-        let machine = machines
-            .values()
-            .find(|machine| identity_of(&machine.name) == name)
-            .ok_or_else(|| TokenError::UnknownMachine(name.to_owned()))?;
+        let label = name.split_once('.').map_or(name, |(label, _)| label);
+        if identity_of(label) != name {
+            return Err(TokenError::UnknownMachine(name.to_owned()));
+        }
+        let machine = find(machines, label)?;
         let key = certificate.public_key();
         check_key(machine, key.raw)?;
         TokenKey::new(key)
