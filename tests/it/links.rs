@@ -90,6 +90,7 @@ async fn healthy_link_has_no_problem() {
     // The scripted API servers serve no definitions; no row of links depends on them.
     let without_definitions = ["gateway-api-crd", "l5d-existence-crd"];
     assert_eq!(wrong, without_definitions, "{}", output_text(&output));
+    assert_eq!(output.status.code(), Some(1), "missing definitions fail");
 }
 
 /// The table has what the JSON has.

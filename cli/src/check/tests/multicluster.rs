@@ -118,7 +118,7 @@ pub(super) const FAULTS: &[Fault] = &[
             mesh(facts).trust_domain = "east.example".to_owned();
         },
     ),
-    check("multicluster-clocks").warns("s behind this cluster's", |facts| {
+    check("multicluster-clocks").warns("east is 91 s behind this cluster's", |facts| {
         add_multicluster(facts);
         target(facts).clock_ahead = Some(-90);
     }),
