@@ -1,6 +1,6 @@
 //! `cargo xtask bench control --clusters`: how memory and CPU of the destination controller grow
-//! with the number of linked clusters, to 200, and those of a service mirror with the Services of
-//! its target.
+//! with the number of linked clusters, up to 200, and memory and CPU of a service mirror with the
+//! Services of its target.
 
 mod destination;
 mod linked;
@@ -253,6 +253,12 @@ impl Steady {
 
 /// The columns of [`Steady`].
 const COLUMNS: [&str; 4] = ["resident", "anonymous", "proportional", "CPU, of one core"];
+
+/// Returns the titles of a table's columns: its own, and the ones of [`Steady`].
+fn columns(own: &[&str]) -> Vec<String> {
+    let all = own.iter().chain(&COLUMNS);
+    all.map(|it| (*it).to_owned()).collect()
+}
 
 /// Waits, unless the user interrupts.
 fn wait(testbed: &Testbed, time: Duration) -> anyhow::Result<()> {

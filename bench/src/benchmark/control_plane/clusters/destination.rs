@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use mesh_test_support::eventually::try_eventually;
 
 use super::{
-    COLUMNS, Linked, MAX_CPU, MAX_ENDPOINTS, MAX_GROWTH, PODS_PER_SERVICE, Plan, SERVICES, Steady,
+    Linked, MAX_CPU, MAX_ENDPOINTS, MAX_GROWTH, PODS_PER_SERVICE, Plan, SERVICES, Steady, columns,
     wait,
 };
 use crate::benchmark::control_plane::command::on_cpu;
@@ -182,11 +182,7 @@ pub(super) fn table(points: &[Point]) -> Table {
     ];
     Table {
         title: "destination".to_owned(),
-        columns: first
-            .iter()
-            .chain(&COLUMNS)
-            .map(|it| (*it).to_owned())
-            .collect(),
+        columns: columns(&first),
         rows: points.iter().map(Point::columns).collect(),
         numbers: points.iter().map(Point::numbers).collect(),
     }

@@ -8,7 +8,7 @@ use mesh_test_support::http;
 use mesh_test_support::network::free_address;
 use serde_json::Value;
 
-use super::{COLUMNS, Linked, MAX_MIRROR, Plan, Steady};
+use super::{Linked, MAX_MIRROR, Plan, Steady, columns};
 use crate::benchmark::control_plane::command::ours;
 use crate::benchmark::control_plane::programs::{Controller, kubeconfig};
 use crate::benchmark::control_plane::report::{Figure, Row, Table, Unit};
@@ -135,11 +135,7 @@ pub(super) fn table(points: &[Point]) -> Table {
     ];
     Table {
         title: "service mirrors".to_owned(),
-        columns: first
-            .iter()
-            .chain(&COLUMNS)
-            .map(|it| (*it).to_owned())
-            .collect(),
+        columns: columns(&first),
         rows: points.iter().map(Point::columns).collect(),
         numbers: points.iter().map(Point::numbers).collect(),
     }
