@@ -3,8 +3,8 @@
 //!
 //! [`Machine`] is used by the agent in its mode `machine`. All state is in the records and the
 //! pinned maps. The kernel programs follow a unit over its restarts by themselves; the agent
-//! repairs what others have changed, and notices what the programs cannot see: addresses of the
-//! host, and sockets that listened before.
+//! repairs foreign changes, and follows two things that the programs cannot see: addresses of the
+//! host, and older listening sockets.
 
 mod addresses;
 mod error;

@@ -170,8 +170,8 @@ impl RedirectSpec {
         Self::parse(&format!("pod {pod}"), annotations)
     }
 
-    /// Parses the annotations of an enrolment of a systemd unit: those of a pod without the proxy's
-    /// user, since a unit's proxy is recognised by its cgroup only.
+    /// Parses the annotations of an enrolment of a systemd unit. Unlike for pods, the user of the
+    /// proxy is not among them, since a unit's proxy is recognised by its cgroup only.
     pub fn of_unit(
         unit: &str,
         annotations: &BTreeMap<String, String>,

@@ -19,7 +19,7 @@ pub const UNIT_COOKIES: u64 = 1 << 63;
 /// The bytes of a cgroup's name with its terminating zero. systemd limits names of units to 255.
 pub const NAME_BYTES: usize = 256;
 
-/// [`Member::role`]: a cgroup on the path to others, in which names are looked up.
+/// [`Member::role`]: a cgroup on the path to others. Names are looked up below it.
 pub const ROLE_PATH: u32 = 1;
 /// [`Member::role`]: an enrolled unit.
 pub const ROLE_UNIT: u32 = 2;

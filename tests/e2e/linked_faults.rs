@@ -18,8 +18,8 @@ const RATE: u32 = 500;
 /// Seconds of each load. It ends after the bound, with seconds to judge.
 const SECONDS: u32 = 26;
 
-/// The published bound on the time in which a lost endpoint is noticed: the interval of the
-/// keep-alive and its timeout, or of a gateway (docs/operations/multicluster.md).
+/// The published bound (docs/operations/multicluster.md). A lost endpoint is noticed after the
+/// interval of the keep-alive and its timeout.
 const BOUND: Duration = Duration::from_secs(15);
 
 /// Failures end within this time after the bound.

@@ -44,7 +44,7 @@ pub const HOST_ADDRESSES_MAX: usize = 4_096;
 pub struct UnitPrograms {
     programs: Programs,
     settings: Settings,
-    /// Of the root of the hierarchy.
+    /// The level of the hierarchy's root.
     level: u32,
 }
 

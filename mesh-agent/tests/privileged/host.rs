@@ -40,7 +40,7 @@ impl TestHost {
         }
     }
 
-    /// Returns a host on which these units are enrolled.
+    /// Returns a host that has enrolled these units.
     pub(super) fn with_units(names: &[&str]) -> (Self, UnitPrograms) {
         let mut host = Self::new();
         for name in names {

@@ -65,7 +65,7 @@ struct SpiffeVerifier {
     provider: Arc<CryptoProvider>,
 }
 
-/// Returns the certificate authorities of the system, in an image those of the image.
+/// Returns the certificate authorities of the system or, in a container, of the image.
 pub fn system_authorities() -> Result<RootCertStore, NoAuthorities> {
     let loaded = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();

@@ -57,7 +57,7 @@ pub fn unit(cookie: u64) -> Option<&'static UnitConfig> {
     unsafe { UNITS.get(cookie) }
 }
 
-/// Returns what the cgroup with this id is to the mesh.
+/// Returns the role of a cgroup in the mesh, by its id.
 #[inline(always)]
 pub fn member(cgroup: u64) -> Option<&'static Member> {
     // SAFETY: an entry stays valid while the program runs (RCU). A cgroup's id is never reused.

@@ -313,7 +313,7 @@ mod tests {
             anchors.borrow().clone()
         };
         let with = |domains: &[(&str, &TestCa)], from: &TrustAnchors| {
-            // Cloned, so that what ends the connections of a domain is the same.
+            // A clone has the same revocation for each domain.
             let mut expected = from.foreign().clone();
             let _removed = expected.retain(|domain| domains.iter().any(|it| it.0 == domain));
             for (domain, ca) in domains {

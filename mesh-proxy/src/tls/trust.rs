@@ -15,7 +15,7 @@ use rustls_pki_types::pem::PemObject as _;
 use super::{certificate, crypto};
 use crate::transport::revocation::Revocation;
 
-/// The trust anchors of the mesh, and those of trust domains, which are valid for the identities of
+/// The trust anchors of the mesh and of trust domains. The latter are valid for the identities of
 /// their domain only. Cheap to clone. Sets with the same certificates in the same order are equal.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TrustAnchors {

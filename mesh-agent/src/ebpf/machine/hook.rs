@@ -15,8 +15,8 @@ pub(super) const UNIT_HOOKS: [Hook; 7] = [
     hook("mesh_unit_connect6", AttachType::Connect6),
 ];
 
-/// Programs for the proxies of units, attached to the parent of their cgroups. Attached first: if
-/// it is the same cgroup, the programs of units find what these have stored.
+/// Programs for the proxies of units, attached to the parent of their cgroups. Attached first:
+/// programs of units on the same cgroup read the values that these store.
 pub(super) const PROXY_HOOKS: [Hook; 6] = [
     hook("mesh_proxy_getsockopt", AttachType::GetSockOpt),
     hook("mesh_proxy_sock_ops", AttachType::SockOps),

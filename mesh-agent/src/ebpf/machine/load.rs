@@ -214,8 +214,8 @@ fn prepare(object: &Object, pins: &Pins) -> Result<Ebpf, Error> {
 }
 
 /// Returns the level of the hierarchy's root, as this process sees it, below the kernel's: zero but
-/// in a cgroup namespace. Creates a cgroup and looks at what the programs have registered, which
-/// also shows that they do.
+/// in a cgroup namespace. Creates a cgroup and reads its entry, so that a program that registers
+/// nothing is noticed.
 pub(super) fn root_level(pins: &Pins, roots: &Roots) -> Result<u32, Error> {
     let name = format!("mesh-level-{}", process::id());
     let path = roots.hierarchy.path.join(&name);

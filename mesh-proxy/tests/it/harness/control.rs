@@ -124,7 +124,7 @@ impl ControlPlane {
         self.send_foreign_anchors(number, anchors, &[]);
     }
 
-    /// Sends trust anchors, in PEM, with a number, and those of foreign trust domains.
+    /// Sends trust anchors of the mesh and of foreign trust domains, in PEM, with a number.
     pub(crate) fn send_foreign_anchors(
         &self,
         number: u64,
