@@ -378,6 +378,12 @@ impl Store {
             || self.external_workloads_by_ip.contains_key(&ip)
     }
 
+    /// Returns whether the Service has the endpoints of other Services.
+    pub fn has_members(&self, service: &Name) -> bool {
+        self.service(service)
+            .is_some_and(|service| service.members.is_some())
+    }
+
     /// Returns whether the Service has an endpoint with this hostname, ready or not.
     pub fn has_instance(&self, service: &Name, hostname: &Arc<str>) -> bool {
         self.slices_of(service)

@@ -102,9 +102,9 @@ impl DestinationIndex {
         generation.send_modify(|count| *count = Arc::new(**count + 1));
     }
 
-    /// Returns the endpoints of a Service. A client on an unknown node, or of another cluster, gets
-    /// the same endpoints as a client without a node. Without IPv6, the family of the client makes
-    /// no difference.
+    /// Returns the own endpoints of a Service. A client on an unknown node, or of another cluster,
+    /// gets the same endpoints as a client without a node. Without IPv6, the family of the client
+    /// makes no difference.
     pub fn endpoints(
         &mut self,
         mut key: EndpointsKey,
@@ -152,9 +152,11 @@ impl DestinationIndex {
         })
     }
 
+    /// Returns whether a Service, or the instance of it, has endpoints of its own.
     pub fn has_endpoints(&self, key: &EndpointsKey) -> bool {
         let hostname = key.hostname.as_ref();
-        hostname.is_none_or(|hostname| self.store.has_instance(&key.service, hostname))
+        !self.store.has_members(&key.service)
+            && hostname.is_none_or(|hostname| self.store.has_instance(&key.service, hostname))
     }
 
     pub fn has_profile(&self, key: &ProfileKey) -> bool {

@@ -48,7 +48,8 @@ impl EndpointViews {
     }
 
     /// Recomputes the endpoints that changes of the store affect, and publishes the sets that
-    /// differ. `at` is when the changes were reported.
+    /// differ. `at` is when the changes were reported. The endpoints of a Service that has members
+    /// now end: its clients watch the members' instead.
     pub(super) fn refresh(
         &mut self,
         store: &Store,
@@ -59,6 +60,7 @@ impl EndpointViews {
         let Self { views, current } = self;
         let mut replaced: HashMap<Selection, Arc<Version<EndpointSet>>> = HashMap::new();
         let mut nodes = NodesOfServices::default();
+        views.end(|key| changes.affects_endpoints(&key.service) && store.has_members(&key.service));
         views.replace(
             |key| changes.affects_endpoints(&key.service),
             |key, version| {

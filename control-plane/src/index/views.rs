@@ -71,6 +71,11 @@ impl<K: Eq + Hash, V> Views<K, V> {
         });
     }
 
+    /// Ends the values that `is_ended` names, for all receivers.
+    pub(super) fn end(&mut self, is_ended: impl Fn(&K) -> bool) {
+        self.senders.retain(|key, _| !is_ended(key));
+    }
+
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.senders.keys()
     }
@@ -117,6 +122,10 @@ mod tests {
         drop(two);
         views.refresh(|_| true, |_| None);
         assert_eq!(views.len(), 1);
+        views.end(|key| *key == 2);
+        assert!(one.has_changed().is_ok());
+        views.end(|key| *key == 1);
+        assert!(one.has_changed().is_err());
     }
 
     #[test]

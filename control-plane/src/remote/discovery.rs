@@ -241,14 +241,11 @@ impl Sources {
         for source in watched {
             waiting.push(
                 async move {
-                    // An index that ends is replaced, which `clusters` tells.
-                    let ended = match source {
+                    // Endpoints also end: with their cluster, or when their Service gets members.
+                    let _ended = match source {
                         Watched::Endpoints(endpoints) => endpoints.changed().await,
                         Watched::Missing(generation) => generation.changed().await,
                     };
-                    if ended.is_err() {
-                        std::future::pending::<()>().await;
-                    }
                     Changed::Sources
                 }
                 .boxed(),

@@ -14,7 +14,9 @@ use serde::Deserialize as _;
 use tokio::sync::watch;
 
 use super::{Clusters, RemoteDiscovery};
-use crate::index::{DestinationIndex, DestinationSettings, EndpointSet, EndpointsKey, Version};
+use crate::index::{
+    DestinationIndex, DestinationSettings, EndpointSet, EndpointsKey, Subscription, Version,
+};
 
 type Index = Arc<Mutex<DestinationIndex>>;
 type Endpoints = watch::Receiver<Arc<Version<EndpointSet>>>;
@@ -254,4 +256,47 @@ async fn clients_share_endpoints_which_end_with_the_last_of_them() {
         .unwrap();
     let mut again = world.watch("web-east").unwrap();
     expect(&mut again, &["10.2.0.1:8080"]).await;
+}
+
+#[tokio::test]
+async fn own_endpoints_end_when_their_service_gets_members_and_begin_again_without() {
+    let world = World::new();
+    world.link("east", &["10.2.0.1"]);
+    let key = EndpointsKey {
+        service: Name::new("shop", "web-east"),
+        port: 80,
+        hostname: None,
+        node: None,
+        family: None,
+        placed: false,
+    };
+    let own = |key: &EndpointsKey| world.local.lock().endpoints(key.clone()).unwrap();
+    apply(&world.local, &service("web-east", "", ""));
+    let Subscription::Cached(mut endpoints) = own(&key) else {
+        panic!("a Service without members has endpoints of its own");
+    };
+    assert!(world.watch("web-east").is_none());
+
+    apply(&world.local, &of_east());
+    assert!(endpoints.changed().await.is_err(), "clients ask again");
+    assert!(matches!(own(&key), Subscription::Uncached { .. }));
+    let mut endpoints = world.watch("web-east").unwrap();
+    expect(&mut endpoints, &["10.2.0.1:8080"]).await;
+
+    apply(&world.local, &service("web-east", "", ""));
+    assert!(endpoints.changed().await.is_err(), "clients ask again");
+    assert!(matches!(own(&key), Subscription::Cached(_)));
+}
+
+#[tokio::test]
+async fn member_is_followed_while_it_gets_and_loses_members_of_its_own() {
+    let world = World::new();
+    apply(&world.local, &web(&["10.1.0.1"], ""));
+    apply(&world.local, &federated(""));
+    let mut endpoints = world.watch("web-federated").unwrap();
+    expect(&mut endpoints, &["10.1.0.1:8080"]).await;
+    let labels = "multicluster.linkerd.io/remote-discovery: east, multicluster.linkerd.io/remote-service: web";
+    apply(&world.local, &service("web", labels, ""));
+    apply(&world.local, &web(&["10.1.0.2"], ""));
+    expect(&mut endpoints, &["10.1.0.2:8080"]).await;
 }

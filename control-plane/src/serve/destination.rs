@@ -115,7 +115,7 @@ impl DestinationService {
             Step::Send(messages.to_vec())
         };
         let updates = self.send(subscription, stream, step, move |index| {
-            index.has_endpoints(&key)
+            index.has_endpoints(&key) || index.membership(&key).is_some()
         });
         Ok((updates, level))
     }
