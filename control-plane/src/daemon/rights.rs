@@ -27,6 +27,7 @@ pub(super) fn identity() -> Vec<Right> {
         .chain(rights::named("", "configmaps", &["get"], source))
         .chain(rights::named("", "configmaps", &["get", "update"], record))
         .chain(trust_bundle::foreign::rights())
+        .chain(trust_bundle::denied::rights())
         .chain(machines::rights())
         .collect()
 }
@@ -162,9 +163,7 @@ mod tests {
         // Processes of other clusters use this one, also Linkerd's, which need more.
         let remote = "linkerd-multicluster/linkerd-service-mirror-remote-access-default";
         let granted = charts.remove(remote).unwrap();
-        let mut needed = [target_cluster(), kinds::rights(kinds::REMOTE)].concat();
-        // Without this right, new definitions are noticed later.
-        needed.retain(|right| right.resource != "customresourcedefinitions");
+        let needed = [target_cluster(), kinds::remote_rights()].concat();
         let needed = by_account(BTreeMap::from([(remote, needed)]));
         assert!(granted.is_superset(&needed[remote]), "{granted:?}");
         assert_eq!(charts, by_account(accounts));

@@ -151,7 +151,7 @@ async fn follow(
     let cluster = link.cluster;
     let mut backoff = Backoff::for_api_server();
     loop {
-        let rights = kinds::rights(kinds::REMOTE);
+        let rights = kinds::remote_rights();
         let connected = link
             .kubeconfig
             .connect("mesh-controller destination", rights);
@@ -161,6 +161,7 @@ async fn follow(
                 let (batches, received) = source::channel();
                 // The metrics of this process are of its own cluster.
                 let source = KubeSource::new(client, kinds::REMOTE, &Registry::new());
+                let source = source.without_definitions();
                 let apply = apply_batches(received, &index, &clusters, &cluster, &mut old);
                 tokio::select! {
                     biased;

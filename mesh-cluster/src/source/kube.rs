@@ -47,6 +47,7 @@ pub struct KubeSource {
     client: Client,
     kinds: &'static [WatchedKind],
     registry: Registry,
+    watches_definitions: bool,
 }
 
 impl KubeSource {
@@ -55,6 +56,16 @@ impl KubeSource {
             client,
             kinds,
             registry: registry.clone(),
+            watches_definitions: kinds::are_defined(kinds),
+        }
+    }
+
+    /// For credentials that may not watch definitions: polling alone finds a new API.
+    #[must_use]
+    pub fn without_definitions(self) -> Self {
+        Self {
+            watches_definitions: false,
+            ..self
         }
     }
 
@@ -66,7 +77,7 @@ impl KubeSource {
         let metrics = Metrics::new(&self.registry);
         let seen = SeenVersions::default();
         let mut parts = JoinSet::new();
-        if kinds::are_defined(self.kinds) {
+        if self.watches_definitions {
             let (client, changed) = (self.client.clone(), definitions.clone());
             parts.spawn(definitions::watch_definitions(client, changed));
         }

@@ -28,10 +28,6 @@ use crate::facts::{Fact, Target, TargetMesh, fact_ref};
 /// The ConfigMap with the values of a mesh.
 const CONFIG: &str = "linkerd-config";
 
-/// The definitions of kinds. Without the right to read them the destination controller notices new
-/// ones later.
-const DEFINITIONS: &str = "customresourcedefinitions";
-
 pub(super) async fn query(cluster: &Cluster, link: &Link, timeout: Duration) -> Fact<Target> {
     let (client, server) = client(cluster, link).await?;
     let target = tokio::time::timeout(timeout, ask(&client, &server, link)).await;
@@ -121,10 +117,9 @@ fn ahead(clock: u64) -> Option<i64> {
 /// controller if the Link is for it as well.
 async fn denied(client: &Client, link: &Link) -> Fact<Vec<String>> {
     let discovers = link.spec.discovers_endpoints();
-    let discovery = discovers.then(|| kinds::rights(kinds::REMOTE));
-    let discovery = discovery.into_iter().flatten();
+    let discovery = discovers.then(kinds::remote_rights);
     let mut needed: Vec<Right> = service_mirror::target().collect();
-    for right in discovery.filter(|right| right.resource != DEFINITIONS) {
+    for right in discovery.into_iter().flatten() {
         if !needed.contains(&right) {
             needed.push(right);
         }

@@ -136,20 +136,31 @@ pub fn in_directories(watched: &[WatchedKind]) -> Vec<Kind> {
     watched.chain(Kind::ALL).collect()
 }
 
+const READ: &[&str] = &["list", "watch"];
+
 /// Returns the rights to watch the kinds, to watch the definitions that reveal new APIs, and to
 /// write the status of reported kinds.
 pub fn rights(watched: &[WatchedKind]) -> Vec<Right> {
-    let read = &["list", "watch"];
     let (group, plural) = ("apiextensions.k8s.io", "customresourcedefinitions");
-    let definitions = are_defined(watched).then(|| rights::all(group, plural, read));
-    let kinds = watched.iter().flat_map(|watched| {
+    let definitions = are_defined(watched).then(|| rights::all(group, plural, READ));
+    let kinds = rights_to_watch(watched);
+    definitions.into_iter().flatten().chain(kinds).collect()
+}
+
+/// Returns the rights to watch the kinds of a linked cluster. Credentials of links, which may be
+/// Linkerd's, do not include definitions.
+pub fn remote_rights() -> Vec<Right> {
+    rights_to_watch(REMOTE).collect()
+}
+
+fn rights_to_watch(watched: &[WatchedKind]) -> impl Iterator<Item = Right> {
+    watched.iter().flat_map(|watched| {
         let (group, plural) = (watched.kind.group(), watched.api().plural);
         let reported = matches!(watched.second, Some(Kind::Reported(_)));
         let status = reported.then(|| format!("{plural}/status"));
         let patched = status.map(|status| rights::all(group, status, &["patch"]));
-        rights::all(group, plural, read).chain(patched.into_iter().flatten())
-    });
-    definitions.into_iter().flatten().chain(kinds).collect()
+        rights::all(group, plural, READ).chain(patched.into_iter().flatten())
+    })
 }
 
 /// Whether some of the kinds have definitions, so that new versions of them may appear.
