@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use rand::RngExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::gateway::{Resolve, ResolveError};
 use super::publisher::Publisher;
@@ -180,13 +181,34 @@ impl<R: Resolve> ProbeTask<R> {
         metrics.alive.set(1);
         let (mut failures, mut alive) = (0, true);
         let mut sent = Instant::now();
+        let mut answered = sent;
         loop {
             // Between the beginnings of two probes: a gateway that is gone would otherwise be
             // noticed late by the time that each probe waits for a connection.
             sleep_until(sent + jittered(probe.period)).await;
             sent = Instant::now();
-            match self.send(service, probe).await {
+            let mut probing = pin!(self.send(service, probe));
+            let silent = answered + probe.period * (probe.failure_threshold + 1);
+            let result = match timeout_at(silent, &mut probing).await {
+                Ok(result) => result,
+                // By default the timeout of a probe is ten periods. If the gateway is lost after a
+                // probe was sent, this one would hide it for as long.
+                Err(_elapsed) => {
+                    if std::mem::replace(&mut alive, false) {
+                        let silent = answered.elapsed();
+                        tracing::warn!(
+                            ?silent,
+                            "The gateway does not respond to probes; endpoints of mirrors are not ready"
+                        );
+                        metrics.alive.set(0);
+                        self.publish(false);
+                    }
+                    probing.await
+                }
+            };
+            match result {
                 Ok(()) => {
+                    answered = sent;
                     let millis = sent.elapsed().as_millis();
                     metrics
                         .latency

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::super::gateway::{GatewayTask, Resolve, ResolveError};
 use super::super::objects::Mirrors;
@@ -181,10 +181,14 @@ impl Gateway {
     }
 
     fn probes(&self) -> Running {
+        self.probes_with_timeout("5s")
+    }
+
+    fn probes_with_timeout(&self, timeout: &str) -> Running {
         let spec = EAST.replace(
             "port: '4191', period: 3s",
             &format!(
-                "port: '{}', period: 10s, timeout: 5s, failureThreshold: '2'",
+                "port: '{}', period: 10s, timeout: {timeout}, failureThreshold: '2'",
                 self.port
             ),
         );
@@ -242,6 +246,19 @@ async fn gateway_is_dead_after_failures_in_a_row_and_alive_after_a_success() {
     assert!(!running.has_metric(&format!("gateway_alive{of}}} 1")));
     drop(running.targets);
     running.task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn gateway_without_a_response_is_dead_long_before_the_timeout_of_a_probe() {
+    let gateway = Gateway::start().await;
+    let mut running = gateway.probes_with_timeout("1000s");
+    let begun = Instant::now();
+    expect_alive(&mut running, false).await;
+    let bound = Duration::from_secs(30);
+    assert!(begun.elapsed() < bound + Duration::from_secs(1));
+    // The probe still counts.
+    let requests = gateway.requests.lock().len();
+    assert_eq!(requests, 1);
 }
 
 #[tokio::test(start_paused = true)]
