@@ -7,6 +7,7 @@
 pub mod recorded;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use http::Uri;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -93,6 +94,17 @@ pub enum Refusal {
 
 /// The largest first bundle, and the largest one that a server may respond with.
 pub const MAX_DOCUMENT: usize = 64 * 1024;
+
+/// A metric of the identity service, with the label [`DOMAIN_LABEL`]: 1 while the bundle of a
+/// domain cannot be fetched or is refused, else 0.
+pub const FAILING_METRIC: &str = "mesh_foreign_bundle_failing";
+
+/// A metric of the identity service, with the label [`DOMAIN_LABEL`]: the Unix time of the last
+/// bundle that a replica fetched, 0 before the first.
+pub const FETCHED_METRIC: &str = "mesh_foreign_bundle_fetched_timestamp_seconds";
+
+/// The label of these metrics with the trust domain.
+pub const DOMAIN_LABEL: &str = "trust_domain";
 
 /// The most bytes of the authorities of an endpoint.
 const MAX_AUTHORITIES: usize = 64 * 1024;
@@ -200,17 +212,11 @@ impl ForeignDomain {
 
     /// Returns the ConfigMap, in the namespace of the control plane.
     pub fn config_map(&self, namespace: &str) -> ConfigMap {
-        let BundleEndpoint {
-            host,
-            port,
-            path,
-            profile,
-        } = &self.endpoint;
         let mut data = BTreeMap::from([
             (TRUST_DOMAIN, self.trust_domain.clone()),
-            (URL, format!("https://{host}:{port}{path}")),
+            (URL, self.endpoint.url()),
         ]);
-        match profile {
+        match &self.endpoint.profile {
             EndpointProfile::Spiffe(id) => {
                 data.insert(PROFILE, SPIFFE_PROFILE.to_owned());
                 data.insert(SPIFFE_ID, id.to_string());
@@ -221,8 +227,7 @@ impl ForeignDomain {
             }
         }
         data.extend(self.bundle.clone().map(|bundle| (BUNDLE, bundle)));
-        let link = self.link.as_ref();
-        data.extend(link.map(|link| (LINK, format!("{}/{}", link.namespace, link.name))));
+        data.extend(self.link.as_ref().map(|link| (LINK, link.to_string())));
         let mut object = ConfigMap::default();
         object.metadata.name = Some(config_map_name(&self.cluster));
         object.metadata.namespace = Some(namespace.to_owned());
@@ -249,7 +254,9 @@ impl BundleEndpoint {
         let uri: Uri = text.parse().map_err(|_invalid| problem())?;
         let authority = uri.authority().ok_or_else(problem)?;
         let is_https = uri.scheme_str() == Some("https");
-        if !is_https || authority.host().is_empty() || authority.as_str().contains('@') {
+        // `Uri` leaves out a fragment.
+        let has_more = authority.as_str().contains('@') || text.contains('#');
+        if !is_https || authority.host().is_empty() || has_more {
             return Err(problem());
         }
         // `Uri` returns no port for one beyond 65535.
@@ -266,6 +273,20 @@ impl BundleEndpoint {
                 .to_owned(),
             profile,
         })
+    }
+
+    /// Returns the URL.
+    pub fn url(&self) -> String {
+        let Self {
+            host, port, path, ..
+        } = self;
+        format!("https://{host}:{port}{path}")
+    }
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

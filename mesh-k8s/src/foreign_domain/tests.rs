@@ -89,6 +89,10 @@ fn invalid_fields_are_named() {
             "data[endpoint-url]: ",
         ),
         (
+            json!({ "endpoint-url": "https://b/#a" }),
+            "data[endpoint-url]: ",
+        ),
+        (
             json!({ "endpoint-url": "https://b:0/" }),
             "data[endpoint-url]: ",
         ),
