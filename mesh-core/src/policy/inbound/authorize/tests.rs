@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::meta::Meta;
+use crate::policy::inbound::DefaultPolicy;
 
 fn network(net: &str, except: &[&str]) -> Network {
     Network {
@@ -116,6 +117,47 @@ fn authentication_matches_tls_state() {
         ]
         .map(|tls| authentication.matches(tls));
         assert_eq!(seen, expect, "{authentication:?}");
+    }
+}
+
+/// The proxy has verified the names by the roots of their trust domain.
+#[test]
+fn star_and_default_policies_admit_foreign_identities_and_the_own_trust_domain_does_not() {
+    let own = id("web.shop.serviceaccount.identity.linkerd.cluster.local");
+    let foreign = id("web.shop.serviceaccount.identity.linkerd.east.example");
+    let of_suffix = |parts: &[&str]| {
+        let authentication = Authentication::TlsAuthenticated {
+            identities: Vec::new(),
+            suffixes: vec![suffix(parts)],
+        };
+        vec![authorization(
+            vec![network("0.0.0.0/0", &[])],
+            authentication,
+        )]
+    };
+    let cluster = ["10.0.0.0/8".parse().unwrap()];
+    for (authorizations, expect) in [
+        (of_suffix(&[]), [true, true]),
+        (of_suffix(&["cluster", "local"]), [true, false]),
+        (of_suffix(&["east", "example"]), [false, true]),
+        (
+            DefaultPolicy::AllAuthenticated.authorizations(&cluster),
+            [true, true],
+        ),
+        (
+            DefaultPolicy::ClusterAuthenticated.authorizations(&cluster),
+            [true, true],
+        ),
+        (DefaultPolicy::Deny.authorizations(&cluster), [false, false]),
+    ] {
+        let admitted = [&own, &foreign].map(|id| {
+            let client = Client {
+                ip: "10.0.0.1".parse().unwrap(),
+                tls: ClientTls::Identified(id),
+            };
+            authorize(&authorizations, &client).is_some()
+        });
+        assert_eq!(admitted, expect, "{authorizations:?}");
     }
 }
 
