@@ -31,6 +31,21 @@ pub(crate) fn parse<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>
         .map_err(|error| format!("{what} contains an invalid certificate: {error}"))
 }
 
+/// Returns the subject of a certificate in quotes, or why it has none.
+fn subject(der: &[u8], what: &str) -> String {
+    parse(der, what).map_or_else(
+        |error| error,
+        |certificate| format!("{:?}", certificate.subject().to_string()),
+    )
+}
+
+/// Returns the subjects of several certificates.
+pub(crate) fn subjects(certificates: &[impl AsRef<[u8]>]) -> String {
+    let subjects = certificates.iter();
+    let subjects = subjects.map(|der| subject(der.as_ref(), "the bundle"));
+    subjects.collect::<Vec<_>>().join(", ")
+}
+
 /// Returns a message if the certificate is not valid at the time `now`.
 pub(crate) fn time_problem(certificate: &X509Certificate<'_>, now: u64) -> Option<String> {
     let validity = certificate.validity();

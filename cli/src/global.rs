@@ -10,7 +10,7 @@ use crate::output::style::Color;
 pub(crate) const CONTROL_NAMESPACE: &str = "linkerd";
 
 /// The flags of every command.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Name of the local node to connect to [env: MESHCTL_LOCAL]
@@ -65,6 +65,14 @@ impl Global {
                 .filter(|name| !name.is_empty())
         };
         self.local.clone().or_else(from_env)
+    }
+
+    /// Returns the flags for another cluster of the same kubeconfig.
+    pub(crate) fn with_context(&self, name: &str) -> Self {
+        Self {
+            context: Some(name.to_owned()),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn has_cluster_flag(&self) -> bool {

@@ -1,10 +1,11 @@
 //! The fields of a Link that its gateway's Service decides. `multicluster link-gen` fills them, and
-//! `multicluster check` compares them.
+//! `multicluster check` compares them. The server of the trust bundle is found in the same way.
 
 use std::net::IpAddr;
 
 use mesh_core::annotation::{GATEWAY_IDENTITY, GATEWAY_PROBE_PATH, GATEWAY_PROBE_PERIOD};
 use mesh_core::identity::is_dns_label;
+use mesh_core::trust_domain;
 use mesh_k8s::crd::LinkSpec;
 use mesh_k8s::crd::link::ProbeSpec;
 use mesh_k8s::kinds::{ResourceExt, Service};
@@ -48,6 +49,17 @@ pub(crate) fn add(
     Ok(())
 }
 
+/// Fails if proxies of a mesh with this trust domain cannot have the identity of the gateway. The
+/// error continues a sentence that begins with the Service.
+pub(crate) fn check_identity(identity: &str, trust_domain: &str) -> Result<(), String> {
+    match trust_domain::of_service_account(identity) {
+        Some(other) if other != trust_domain => Err(format!(
+            "has the annotation {GATEWAY_IDENTITY} with trust domain {other}, and the mesh of its cluster has {trust_domain}: set the value identityTrustDomain of the chart linkerd-multicluster to {trust_domain}, and upgrade"
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn addresses(service: &Service, chosen: &[String]) -> Result<Vec<String>, String> {
     if !chosen.is_empty() {
         for address in chosen {
@@ -59,6 +71,11 @@ fn addresses(service: &Service, chosen: &[String]) -> Result<Vec<String>, String
         }
         return Ok(chosen.to_vec());
     }
+    assigned(service, "--gateway-addresses")
+}
+
+/// Returns the addresses that the load balancer has assigned. `flag` names others.
+pub(crate) fn assigned(service: &Service, flag: &str) -> Result<Vec<String>, String> {
     let status = service.status.as_ref();
     let balancer = status.and_then(|status| status.load_balancer.as_ref());
     let ingresses = balancer.and_then(|balancer| balancer.ingress.as_ref());
@@ -75,9 +92,11 @@ fn addresses(service: &Service, chosen: &[String]) -> Result<Vec<String>, String
     }
     let type_ = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
     Err(match type_ {
-        Some("LoadBalancer") => "has no address yet: wait until the load balancer of this cluster assigns one, or name those of the gateway with --gateway-addresses".to_owned(),
+        Some("LoadBalancer") => format!(
+            "has no address yet: wait until the load balancer of this cluster assigns one, or name another one with {flag}"
+        ),
         other => format!(
-            "is of type {}, so that no load balancer assigns it an address: name the addresses of the gateway with --gateway-addresses",
+            "is of type {}, so that no load balancer assigns it an address: name one with {flag}",
             other.unwrap_or("ClusterIP")
         ),
     })
@@ -88,8 +107,8 @@ fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || is_name()
 }
 
-/// Returns the port that other clusters connect to.
-fn port(service: &Service, name: &str, instead: &str) -> Result<String, String> {
+/// Returns the port that other clusters connect to. `instead` says what else names it.
+pub(crate) fn port(service: &Service, name: &str, instead: &str) -> Result<String, String> {
     let spec = service.spec.as_ref();
     let mut ports = spec.iter().flat_map(|spec| spec.ports.iter().flatten());
     let found = ports.find(|port| port.name.as_deref() == Some(name));
@@ -176,6 +195,21 @@ mod tests {
         let port = Some(443);
         let spec = gateway(&nodes, Choice { port, ..choice }).unwrap();
         assert_eq!(spec.gateway_port, "443");
+    }
+
+    #[test]
+    fn identity_of_another_trust_domain_is_an_error() {
+        let gateway = "linkerd-gateway.linkerd-multicluster.serviceaccount.identity.linkerd";
+        let own = format!("{gateway}.east.example");
+        assert_eq!(check_identity(&own, "east.example"), Ok(()));
+        // Not of a ServiceAccount.
+        assert_eq!(check_identity("gateway.example", "east.example"), Ok(()));
+        let other = format!("{gateway}.cluster.local");
+        let error = check_identity(&other, "east.example").unwrap_err();
+        assert!(
+            error.contains("set the value identityTrustDomain"),
+            "{error}"
+        );
     }
 
     #[test]

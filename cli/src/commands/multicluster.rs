@@ -10,6 +10,8 @@ mod link_gen;
 mod linking;
 mod names;
 mod prune;
+mod trust_bundle;
+mod trust_gen;
 mod uninstall;
 mod unlink;
 
@@ -39,6 +41,8 @@ enum Command {
     Prune(Box<prune::Args>),
     /// Print a Link and credentials, for a cluster that is to use Services of this one
     LinkGen(Box<link_gen::Args>),
+    /// Print the trust bundle of this cluster, for a cluster with other trust anchors
+    TrustGen(trust_gen::Args),
     /// Print a Link, credentials and a mirror controller (deprecated)
     Link(Box<link::Args>),
     /// Print the objects of a link, for deletion (deprecated)
@@ -62,6 +66,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Command::Uninstall(uninstall) => uninstall::run(uninstall, namespace(global), global).await,
         Command::Prune(prune) => prune::run(prune, namespace(global), global).await,
         Command::LinkGen(link_gen) => link_gen::run(link_gen, global).await,
+        Command::TrustGen(trust_gen) => trust_gen::run(trust_gen, global).await,
         Command::Link(link) => link::run(link, global).await,
         Command::Unlink(unlink) => unlink::run(unlink, global).await,
         Command::Check(check) => check::run(check, global).await,

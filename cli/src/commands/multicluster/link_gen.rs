@@ -13,7 +13,13 @@ Example:
 
 Services of cluster east with the label mirror.linkerd.io/exported=true are then mirrored to cluster
 west, if the values of its chart linkerd-multicluster have a controller for the Link east. Each
-direction has a Link of its own.";
+direction has a Link of its own.
+
+Clusters with different trust anchors and trust domains:
+  meshctl --context east multicluster link-gen --cluster-name east --trust-bundle \\
+      --trusting-context west | kubectl --context west apply -f -
+  meshctl --context west multicluster trust-gen --cluster-name west --trusting-context east |
+      kubectl --context east apply -f -";
 
 /// Print a Link and credentials, for a cluster that is to use Services of this one
 #[derive(Debug, clap::Args)]

@@ -10,11 +10,13 @@ use mesh_core::annotation::{
 use mesh_core::identity::is_dns_label;
 use mesh_k8s::crd::link::{CREDENTIALS_KEY, CREDENTIALS_TYPE};
 use mesh_k8s::crd::{Link, LinkSpec};
+use mesh_k8s::foreign_domain::LinkName;
 use mesh_k8s::kinds::{ByteString, LabelSelector, LabelSelectorRequirement, Secret};
 use mesh_k8s::{invalid, select};
 use serde_json::Value;
 
 use super::names::{DEFAULT_NAMESPACE, credentials_name};
+use super::trust_bundle::{self, TrustFlags};
 use crate::cluster::gateway::{self, Choice};
 use crate::cluster::{Cluster, kubeconfig};
 use crate::exit::Failure;
@@ -68,6 +70,12 @@ pub(super) struct LinkFlags {
     /// Labels that mirrors do not get; an item may end with /*
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     excluded_labels: Vec<String>,
+    /// Print the trust bundle of this cluster, too, for a cluster with other trust anchors; the
+    /// trust ends with the Link
+    #[arg(long)]
+    trust_bundle: bool,
+    #[command(flatten)]
+    trust: TrustFlags,
 }
 
 impl LinkFlags {
@@ -77,6 +85,11 @@ impl LinkFlags {
             return Err(Failure::Input(format!(
                 "--cluster-name: {:?} cannot be a part of the names of Services: use at most 63 lower-case letters, digits and hyphens",
                 self.cluster_name
+            )));
+        }
+        if let Some(flag) = self.trust.given().filter(|_| !self.trust_bundle) {
+            return Err(Failure::Input(format!(
+                "{flag} has no effect without --trust-bundle: add that, or leave it out"
             )));
         }
         let about_gateway = [
@@ -130,7 +143,12 @@ impl LinkFlags {
         })
     }
 
-    async fn add_gateway(&self, cluster: &Cluster, spec: &mut LinkSpec) -> anyhow::Result<()> {
+    async fn add_gateway(
+        &self,
+        cluster: &Cluster,
+        trust_domain: &str,
+        spec: &mut LinkSpec,
+    ) -> anyhow::Result<()> {
         let name = self.gateway_name.as_deref().unwrap_or("linkerd-gateway");
         let namespace = self.gateway_namespace.as_deref();
         let namespace = namespace.unwrap_or(DEFAULT_NAMESPACE);
@@ -144,11 +162,13 @@ impl LinkFlags {
             port: self.gateway_port,
         };
         let problem = |problem| Failure::Input(format!("Service {namespace}/{name} {problem}"));
-        Ok(gateway::add(&service, choice, spec).map_err(problem)?)
+        gateway::add(&service, choice, spec).map_err(problem)?;
+        Ok(gateway::check_identity(&spec.gateway_identity, trust_domain).map_err(problem)?)
     }
 }
 
-/// Returns the two Secrets and the Link. `namespace` is the extension's, of either cluster.
+/// Returns the two Secrets, the trust bundle if it is asked for, and at last the Link. `namespace`
+/// is the extension's, of either cluster.
 pub(super) async fn documents(
     flags: &LinkFlags,
     namespace: &str,
@@ -159,7 +179,8 @@ pub(super) async fn documents(
     let values = cluster.values().await?;
     let mut spec = flags.spec(&values.cluster_domain, &cluster.control_namespace)?;
     if flags.gateway {
-        flags.add_gateway(cluster, &mut spec).await?;
+        let trust_domain = values.trust_domain();
+        flags.add_gateway(cluster, trust_domain, &mut spec).await?;
     }
     let problems = spec.problems();
     if !problems.is_empty() {
@@ -189,11 +210,21 @@ pub(super) async fn documents(
     ];
     let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
     metadata.annotations = Some(annotations.into());
-    Ok(vec![
+    let mut documents = vec![
         serde_json::to_value(mirrors)?,
         serde_json::to_value(endpoints)?,
-        serde_json::to_value(link(&flags.cluster_name, namespace, spec))?,
-    ])
+    ];
+    let name = &flags.cluster_name;
+    if flags.trust_bundle {
+        let link = LinkName {
+            namespace: namespace.to_owned(),
+            name: name.clone(),
+        };
+        let config_map = trust_bundle::config_map(cluster, global, name, &flags.trust, Some(link));
+        documents.push(serde_json::to_value(Box::pin(config_map).await?)?);
+    }
+    documents.push(serde_json::to_value(link(name, namespace, spec))?);
+    Ok(documents)
 }
 
 fn secret(name: &str, namespace: &str, kubeconfig: &str) -> Secret {

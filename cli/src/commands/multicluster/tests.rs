@@ -1,8 +1,16 @@
 //! What the tests of the commands share.
 
+use clap::Parser as _;
 use mesh_test_support::kube_api::ScriptedApi;
 
 use crate::cluster::Cluster;
+use crate::global::Global;
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    global: Global,
+}
 
 /// Returns a cluster with a scripted API server.
 pub(super) fn cluster_of(api: &ScriptedApi) -> Cluster {
@@ -13,6 +21,11 @@ pub(super) fn cluster_of(api: &ScriptedApi) -> Cluster {
         namespace: "default".to_owned(),
         control_namespace: "linkerd".to_owned(),
     }
+}
+
+/// Returns the flags of every command, none of which is given.
+pub(super) fn global() -> Global {
+    Line::try_parse_from(["meshctl"]).unwrap().global
 }
 
 pub(super) fn helm_is_available(test: &str) -> bool {

@@ -5,7 +5,8 @@ use anyhow::bail;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use mesh_core::annotation::{CLUSTER_NAME, MIRRORED_CLUSTER, MIRRORED_SERVICE};
-use mesh_k8s::kinds::{Deployment, ObjectMeta, Secret, Service};
+use mesh_k8s::foreign_domain::{ForeignDomain, LinkName, config_map_name};
+use mesh_k8s::kinds::{ConfigMap, Deployment, ObjectMeta, Secret, Service};
 use serde_json::{Value, json};
 
 use super::names::credentials_name;
@@ -135,6 +136,7 @@ async fn objects(cluster: &Cluster, namespace: &str, args: &Args) -> anyhow::Res
     }
     if !args.only_controller {
         found.extend(labelled(cluster, name).await?);
+        found.extend(trust_bundle(cluster, namespace, name).await?);
         note_controller_of_chart(cluster, namespace, name).await?;
     }
     if found.is_empty() {
@@ -167,6 +169,41 @@ async fn labelled(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<Value>> {
     };
     let parts = manifests("Service", mirrors).chain(manifests("Secret", secrets));
     Ok(parts.map(|part| part.manifest()).collect())
+}
+
+/// Returns the trust bundle whose trust ends with the Link. Another one is for clients of that
+/// cluster, which has a Link to this one.
+async fn trust_bundle(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<Option<Value>> {
+    let control = &cluster.control_namespace;
+    let object = config_map_name(name);
+    let found = cluster.control_object::<ConfigMap>(&object).await;
+    let what = format!("read ConfigMap {control}/{object}");
+    let Some(found) = found.map_err(|error| error::failed(&what, error))? else {
+        return Ok(None);
+    };
+    let link = LinkName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let domain = ForeignDomain::read(&found).ok();
+    if domain.and_then(|domain| domain.link).as_ref() != Some(&link) {
+        output::note(&format!(
+            "ConfigMap {control}/{object} stays, because its trust does not end with Link {link}: `kubectl -n {control} delete configmap {object}` ends it"
+        ));
+        return Ok(None);
+    }
+    let part = Part {
+        group: "",
+        version: "v1",
+        kind: "ConfigMap",
+        name: object,
+        namespace: Some(control.clone()),
+    };
+    Ok(Some(part.manifest()))
 }
 
 async fn list<K: Namespaced>(
@@ -209,6 +246,7 @@ async fn note_controller_of_chart(
 
 #[cfg(test)]
 mod tests {
+    use mesh_k8s::foreign_domain::{BundleEndpoint, EndpointProfile};
     use mesh_test_support::kube_api::ScriptedApi;
 
     use super::*;
@@ -251,7 +289,26 @@ mod tests {
         api.put("/api/v1/services", list("ServiceList", "web-east", "shop"));
         let secrets = list("SecretList", "cluster-credentials-east", "linkerd");
         api.put("/api/v1/namespaces/linkerd/secrets", secrets);
+        put_trust_bundle(&api, Some("mc"));
         api
+    }
+
+    /// Puts the trust bundle of cluster east. `namespace` has the Link that its trust ends with.
+    fn put_trust_bundle(api: &ScriptedApi, namespace: Option<&str>) {
+        let url = "https://192.0.2.1:8443/";
+        let domain = ForeignDomain {
+            cluster: "east".to_owned(),
+            trust_domain: "east.example".to_owned(),
+            endpoint: BundleEndpoint::from_url(url, EndpointProfile::Web(None)).unwrap(),
+            bundle: None,
+            link: namespace.map(|namespace| LinkName {
+                namespace: namespace.to_owned(),
+                name: "east".to_owned(),
+            }),
+        };
+        let path = "/api/v1/namespaces/linkerd/configmaps/linkerd-trust-bundle-east";
+        let object = domain.config_map("linkerd");
+        api.put(path, serde_json::to_value(object).unwrap());
     }
 
     fn list(kind: &str, name: &str, namespace: &str) -> Value {
@@ -286,8 +343,23 @@ mod tests {
             "ServiceAccount mc/linkerd-service-mirror-east",
             "Service shop/web-east",
             "Secret linkerd/cluster-credentials-east",
+            "ConfigMap linkerd/linkerd-trust-bundle-east",
         ];
         assert_eq!(unlink(&linked(), false).await.unwrap(), expect);
+    }
+
+    /// Clients of cluster east, which has a Link to this one, would not be accepted any longer.
+    #[tokio::test]
+    async fn trust_bundle_stays_if_its_trust_does_not_end_with_the_link() {
+        let api = linked();
+        for namespace in [None, Some("other")] {
+            put_trust_bundle(&api, namespace);
+            let printed = unlink(&api, false).await.unwrap();
+            assert_eq!(
+                printed.last().unwrap(),
+                "Secret linkerd/cluster-credentials-east"
+            );
+        }
     }
 
     #[tokio::test]

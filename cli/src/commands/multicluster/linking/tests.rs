@@ -1,6 +1,9 @@
 //! Flags, selectors and the whole output against a scripted API server.
 
 use clap::Parser as _;
+use mesh_k8s::foreign_domain::ForeignDomain;
+use mesh_k8s::kinds::ConfigMap;
+use mesh_test_support::certificates::TestCa;
 use mesh_test_support::kube_api::{self, ScriptedApi};
 use serde_json::json;
 
@@ -20,6 +23,23 @@ fn line(arguments: &[&str]) -> Line {
         .iter()
         .chain(arguments);
     Line::try_parse_from(arguments).unwrap()
+}
+
+/// Adds the trust bundle of the mesh, with an anchor in PEM, and its server.
+fn serve_trust_bundle(api: &ScriptedApi, anchor: &str) {
+    let namespace = "/api/v1/namespaces/linkerd";
+    api.put(
+        &format!("{namespace}/configmaps/linkerd-identity-trust-bundle"),
+        json!({ "metadata": {}, "data": { "number": "7", "ca-bundle.crt": anchor } }),
+    );
+    api.put(
+        &format!("{namespace}/services/linkerd-identity-bundle"),
+        json!({
+            "metadata": {},
+            "spec": { "type": "LoadBalancer", "ports": [{ "name": "https", "port": 8443 }] },
+            "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.2" }] } },
+        }),
+    );
 }
 
 /// Returns an API server with a mesh, the multicluster extension and an address of its gateway.
@@ -135,6 +155,27 @@ async fn printed_objects_are_those_of_linkerd() {
     assert_eq!(link, expect);
 }
 
+/// `link` finds the Link at the end.
+#[tokio::test]
+async fn trust_bundle_is_printed_before_the_link_that_it_ends_with() {
+    let api = target();
+    serve_trust_bundle(&api, TestCa::new().anchor_pem());
+    let documents = printed(&api, &["--trust-bundle"]).await.unwrap();
+    let kinds: Vec<&str> = documents
+        .iter()
+        .filter_map(|it| it["kind"].as_str())
+        .collect();
+    assert_eq!(kinds, ["Secret", "Secret", "ConfigMap", "Link"]);
+    let printed: ConfigMap = serde_json::from_value(documents[2].clone()).unwrap();
+    let domain = ForeignDomain::read(&printed).unwrap();
+    assert_eq!(domain.trust_domain, "east.trust");
+    assert_eq!(domain.endpoint.url(), "https://192.0.2.2:8443/");
+    let link = &documents[3]["metadata"];
+    let (namespace, name) = (&link["namespace"], &link["name"]);
+    let expect = format!("{}/{}", namespace.as_str().unwrap(), name.as_str().unwrap());
+    assert_eq!(domain.link.unwrap().to_string(), expect);
+}
+
 #[tokio::test]
 async fn link_without_gateway_mirrors_nothing_behind_it() {
     let arguments = ["--gateway=false", "--excluded-labels", "a/*,b"];
@@ -161,6 +202,16 @@ async fn error_names_object_and_fix() {
     assert!(
         refused.starts_with("--gateway-port has no effect with"),
         "{refused}"
+    );
+    for flag in ["--trust-bundle-address", "--trusting-context"] {
+        let refused = error(&target(), &[flag, "a"]).await;
+        let expect = format!("{flag} has no effect without --trust-bundle");
+        assert!(refused.starts_with(&expect), "{refused}");
+    }
+    let unserved = error(&target(), &["--trust-bundle"]).await;
+    assert!(
+        unserved.starts_with("namespace linkerd has no Service linkerd-identity-bundle"),
+        "{unserved}"
     );
     let named = error(&target(), &["--gateway-name", "gw"]).await;
     assert!(
