@@ -35,12 +35,56 @@ impl Systemd {
     ///
     /// systemd does not start.
     pub fn boot(network: &Namespace, machine: &Machine, units: &Path, target: &str) -> Self {
+        let prepare = "mount -t proc proc /proc\n\
+                       mount -t tmpfs tmpfs /run\n\
+                       mount -t cgroup2 cgroup2 /sys/fs/cgroup\n";
+        Self::start(prepare, network, machine, units, target)
+    }
+
+    /// Boots like [`Systemd::boot`] a copy of this machine's root file system, in which packages
+    /// can be installed. All changes end with the boot, but for the machine's directory, which is
+    /// this machine's. `/sys/fs/bpf` is the boot's own, too.
+    ///
+    /// # Panics
+    ///
+    /// systemd does not start.
+    pub fn boot_copy(network: &Namespace, machine: &Machine, units: &Path, target: &str) -> Self {
+        let directory = machine.directory();
+        let prepare = format!(
+            "layers={directory}/layers\n\
+             mkdir $layers\n\
+             mount -t tmpfs tmpfs $layers\n\
+             mkdir $layers/upper $layers/work $layers/root\n\
+             mount -t overlay overlay $layers/root \
+             -o lowerdir=/,upperdir=$layers/upper,workdir=$layers/work\n\
+             cd $layers/root\n\
+             mount -t proc proc proc\n\
+             mount --rbind /dev dev\n\
+             mount -t sysfs sysfs sys\n\
+             mount -t cgroup2 cgroup2 sys/fs/cgroup\n\
+             mount -t bpf bpf sys/fs/bpf\n\
+             mount -t tmpfs tmpfs run\n\
+             mkdir -p .{directory}\n\
+             mount --bind {directory} .{directory}\n\
+             pivot_root . mnt\n\
+             umount --lazy /mnt\n",
+            directory = directory.display(),
+        );
+        Self::start(&prepare, network, machine, units, target)
+    }
+
+    /// `prepare` are commands in the boot's namespaces.
+    fn start(
+        prepare: &str,
+        network: &Namespace,
+        machine: &Machine,
+        units: &Path,
+        target: &str,
+    ) -> Self {
         let script = format!(
             "echo $$ > {cgroup}/cgroup.procs\n\
-             exec unshare --mount --pid --fork --kill-child --uts --ipc --cgroup sh -c '\n\
-             mount -t proc proc /proc\n\
-             mount -t tmpfs tmpfs /run\n\
-             mount -t cgroup2 cgroup2 /sys/fs/cgroup\n\
+             exec unshare --mount --pid --fork --kill-child --uts --ipc --cgroup sh -ec '\n\
+             {prepare}\
              exec env -i container=mesh-test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
              SYSTEMD_UNIT_PATH={units}: {PROGRAM} --system --unit={target} \
              --log-target=console --log-level=info --show-status=no'\n",

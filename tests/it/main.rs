@@ -14,6 +14,7 @@ mod harness;
 mod links;
 mod mesh;
 mod observability;
+mod packages;
 mod port_forward;
 mod redirect;
 mod rotation;

@@ -8,6 +8,7 @@ use crate::fuzz::FuzzOptions;
 use crate::image::ImageOptions;
 use crate::measurement::MeasurementOptions;
 use crate::mutants::MutantsOptions;
+use crate::package::PackageOptions;
 use crate::setup::SetupOptions;
 
 /// Every automation of this repository.
@@ -49,6 +50,8 @@ pub(crate) enum Task {
     },
     /// Build the container images of the mesh, without Docker
     Image(ImageOptions),
+    /// Build the packages for machines outside Kubernetes, for dpkg and for rpm
+    Package(PackageOptions),
     /// Start a whole mesh on this machine, measure its claims, and remove it
     Demo(DemoOptions),
     /// Compare the cost of the proxy with Envoy, HAProxy and a direct connection

@@ -15,6 +15,7 @@ mod go;
 mod layer;
 mod layout;
 mod licences;
+pub(crate) mod machine;
 mod oci;
 mod origin;
 mod programs;
@@ -35,7 +36,7 @@ use debian::Package;
 use oci::Image;
 use origin::Origin;
 use programs::Programs;
-use sbom::Inventory;
+use sbom::{Inventory, Subject};
 use tree::Tree;
 
 pub(crate) use go::prometheus;
@@ -209,11 +210,17 @@ fn files(
         let path = format!("usr/share/doc/{}/copyright", package.name);
         tree.add_file(&path, package.copyright()?);
     }
-    let crates = inventory.linked_into(contents)?;
+    let crates = inventory.linked_into(&contents.packages(), contents.kernel_programs)?;
     tree.add_file(&format!("{DOCUMENTS}/LICENSE"), licences::ours(root)?);
     let third_parties = licences::third_parties(&crates, &modules)?;
     tree.add_file(&format!("{DOCUMENTS}/THIRD-PARTY-LICENSES"), third_parties);
-    let sbom = sbom::document(contents, &crates, &packages, &modules, inventory, origin)?;
+    let subject = Subject {
+        kind: "container",
+        name: &contents.name.repository(),
+        description: contents.description,
+        licence: contents.licence,
+    };
+    let sbom = sbom::document(&subject, &crates, &packages, &modules, inventory, origin)?;
     tree.add_file(sbom::PATH, sbom);
     Ok(tree)
 }

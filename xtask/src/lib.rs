@@ -28,6 +28,7 @@ mod image;
 pub mod interrupt;
 mod measurement;
 mod mutants;
+pub mod package;
 pub mod progress;
 pub mod seed;
 pub mod setup;
@@ -72,6 +73,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Build { dev } => binaries::run(&root, dev)?,
         Task::Image(options) => image::run(&root, &options)?,
+        Task::Package(options) => package::run(&root, &options)?,
         Task::Demo(options) => return demo::run(&root, &options),
         Task::Bench(options) => return measurement::run(&root, "benchmark", &options.options),
         Task::Soak(options) => return measurement::run(&root, "soak", &options.options),

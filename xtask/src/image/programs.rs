@@ -169,7 +169,7 @@ impl Programs {
 
 /// A copy without debug information. Names of functions stay: a backtrace and a profile of the
 /// running program are readable.
-fn stripped(file: &Path) -> anyhow::Result<Vec<u8>> {
+pub(super) fn stripped(file: &Path) -> anyhow::Result<Vec<u8>> {
     let strip = find_program("strip").context("there is no `strip` here; binutils brings it")?;
     let copy = file.with_extension("stripped");
     let mut command = Command::new(strip);

@@ -15,7 +15,6 @@ use anyhow::{Context, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, TargetKind};
 use serde_json::{Value, json};
 
-use super::contents::Contents;
 use super::debian;
 use super::go::Module;
 use super::origin::Origin;
@@ -121,10 +120,15 @@ impl Inventory {
         })
     }
 
-    /// Every crate in the programs of an image, ours among them, sorted by name.
-    pub(crate) fn linked_into(&self, image: &Contents) -> anyhow::Result<Vec<&Crate>> {
-        let mut names = image.packages();
-        if image.kernel_programs {
+    /// Every crate in the programs of these packages, ours among them, sorted by name; with the
+    /// kernel programs or not.
+    pub(crate) fn linked_into(
+        &self,
+        packages: &[&str],
+        kernel_programs: bool,
+    ) -> anyhow::Result<Vec<&Crate>> {
+        let mut names = packages.to_vec();
+        if kernel_programs {
             names.push(KERNEL_PROGRAMS);
         }
         let mut wanted = BTreeSet::new();
@@ -250,17 +254,26 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     checksums
 }
 
+/// The image or package that an inventory is about.
+pub(crate) struct Subject<'a> {
+    /// As CycloneDX names it.
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'a str,
+    pub(crate) description: &'static str,
+    pub(crate) licence: &'static str,
+}
+
 /// The document. It has no number and no time of its own, so that the same image has the same
 /// inventory.
 pub(crate) fn document(
-    image: &Contents,
+    subject: &Subject<'_>,
     crates: &[&Crate],
     packages: &[debian::Package],
     modules: &[Module],
     inventory: &Inventory,
     origin: &Origin,
 ) -> anyhow::Result<Vec<u8>> {
-    let reference = format!("{}@{}", image.name.repository(), origin.version);
+    let reference = format!("{}@{}", subject.name, origin.version);
     let known: BTreeSet<String> = crates.iter().map(|one| purl(one)).collect();
     let mut components: Vec<Value> = crates.iter().map(|one| component(one)).collect();
     if !crates.is_empty() {
@@ -311,12 +324,12 @@ pub(crate) fn document(
         "metadata": {
             "timestamp": origin.created(),
             "component": {
-                "type": "container",
+                "type": subject.kind,
                 "bom-ref": reference,
-                "name": image.name.repository(),
+                "name": subject.name,
                 "version": origin.version,
-                "description": image.description,
-                "licenses": [{ "expression": image.licence }],
+                "description": subject.description,
+                "licenses": [{ "expression": subject.licence }],
             },
         },
         "components": components,
@@ -364,7 +377,6 @@ fn deb_purl(package: &debian::Package) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::ImageName;
 
     #[test]
     fn checksums_are_parsed_from_cargo_lock() {
@@ -387,7 +399,7 @@ mod tests {
     }
 
     fn linked(inventory: &Inventory) -> Vec<&Crate> {
-        let linked = inventory.linked_into(Contents::of(ImageName::Controller));
+        let linked = inventory.linked_into(&["mesh-control-plane"], false);
         linked.expect("the packages are known")
     }
 
@@ -449,7 +461,12 @@ mod tests {
     #[test]
     fn sbom_dependencies_are_components() {
         let inventory = inventory();
-        let image = Contents::of(ImageName::Controller);
+        let subject = Subject {
+            kind: "container",
+            name: "mesh/controller",
+            description: "controllers",
+            licence: "Apache-2.0",
+        };
         let linked = linked(&inventory);
         let libc = debian::Package {
             name: "libc6-dev".to_owned(),
@@ -461,7 +478,8 @@ mod tests {
             time: 0,
             revision: None,
         };
-        let text = document(image, &linked, &[libc], &[], &inventory, &origin).expect("a document");
+        let text =
+            document(&subject, &linked, &[libc], &[], &inventory, &origin).expect("a document");
         let document: Value = serde_json::from_slice(&text).expect("JSON");
         let list = |value: &Value| value.as_array().cloned().expect("a list");
         let known: Vec<Value> = list(&document["components"])
