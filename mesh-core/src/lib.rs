@@ -10,6 +10,7 @@
 pub mod anchor_rotation;
 pub mod annotation;
 pub mod backend;
+pub mod deny_list;
 pub mod endpoint;
 pub mod exposition;
 pub mod identity;

@@ -170,7 +170,7 @@ impl ForeignBundle {
 }
 
 /// Returns whether a name is a domain, or ends with it.
-fn is_within(name: &str, domain: &str) -> bool {
+pub(crate) fn is_within(name: &str, domain: &str) -> bool {
     let before = name.strip_suffix(domain);
     before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }

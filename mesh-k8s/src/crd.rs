@@ -9,7 +9,6 @@ pub mod egress_network;
 pub mod external_workload;
 pub mod http_local_rate_limit_policy;
 pub mod http_route;
-mod identity_match;
 pub mod link;
 pub mod mesh_tls_authentication;
 pub mod network_authentication;
@@ -25,7 +24,6 @@ pub use http_local_rate_limit_policy::{
     HttpLocalRateLimitPolicy, HttpLocalRateLimitPolicySpec, RateOverride, RequestRate,
 };
 pub use http_route::{HttpRoute as PolicyHttpRoute, HttpRouteSpec as PolicyHttpRouteSpec};
-pub use identity_match::IdentityMatch;
 pub use link::{Link, LinkSpec, LinkStatus};
 pub use mesh_tls_authentication::{MeshTLSAuthentication, MeshTLSAuthenticationSpec};
 pub use network_authentication::{

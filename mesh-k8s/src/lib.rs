@@ -9,6 +9,7 @@
 
 mod connection_routes;
 pub mod crd;
+pub mod denied_identities;
 pub mod foreign_domain;
 pub mod heartbeat;
 pub mod inject;

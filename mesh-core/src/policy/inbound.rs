@@ -18,6 +18,7 @@ use crate::route::{Route, Rule, RuleIndex};
 
 mod authorize;
 mod default_policy;
+mod identity_match;
 mod probes;
 mod served;
 
@@ -25,6 +26,7 @@ pub use self::served::{HttpVersions, Served};
 pub use self::{
     authorize::authorize,
     default_policy::{DefaultPolicy, UnknownDefaultPolicy, all_networks},
+    identity_match::IdentityMatch,
     probes::{PROBE_ROUTE, PortProbes, ProbeClients},
 };
 
@@ -123,7 +125,7 @@ pub enum Authentication {
 }
 
 /// The last labels of a DNS identity, without leading `*.`; empty matches every DNS identity.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Suffix(pub Vec<Arc<str>>);
 
 /// The rate limit of a port, in requests per second.

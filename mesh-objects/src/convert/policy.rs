@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mesh_core::policy::inbound::Network;
-use mesh_k8s::crd::{self, IdentityMatch};
+use mesh_core::policy::inbound::{IdentityMatch, Network};
+use mesh_k8s::crd;
 use mesh_k8s::kinds::{self, LabelSelector, ServiceAccount};
 
 use super::{ConvertError, created, name};

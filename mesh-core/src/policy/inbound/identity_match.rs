@@ -1,12 +1,14 @@
-//! Which identities an entry of a `MeshTLSAuthentication` or `ServerAuthorization` matches.
+//! Which identities an entry of a `MeshTLSAuthentication` or `ServerAuthorization` matches, or one
+//! of the list of denied identities ([`crate::deny_list`]).
 
+use std::fmt;
 use std::sync::Arc;
 
-use mesh_core::identity::Identity;
-use mesh_core::policy::inbound::Suffix;
+use super::Suffix;
+use crate::identity::Identity;
 
 /// A parsed entry of `identities`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IdentityMatch {
     /// This identity.
     Exact(Identity),
@@ -39,6 +41,18 @@ impl IdentityMatch {
     }
 }
 
+impl fmt::Display for IdentityMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(id) => id.fmt(f),
+            Self::Suffix(Suffix(parts)) => {
+                f.write_str("*")?;
+                parts.iter().try_for_each(|part| write!(f, ".{part}"))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +65,9 @@ mod tests {
         };
         assert_eq!(IdentityMatch::parse("*"), suffix(&[]));
         assert_eq!(IdentityMatch::parse("*.Shop.a"), suffix(&["shop", "a"]));
+        for text in ["*", "*.shop.a", "web.shop", "spiffe://example.org/web"] {
+            assert_eq!(IdentityMatch::parse(text).unwrap().to_string(), text);
+        }
         for exact in ["web.shop", "spiffe://example.org/web"] {
             let identity = Identity::parse(exact).unwrap();
             assert_eq!(
