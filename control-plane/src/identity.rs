@@ -17,7 +17,8 @@ use std::time::SystemTime;
 
 use mesh_api::identity::IssuedCertificate;
 use mesh_cluster::api_server::Rate;
-use mesh_core::identity::{machine, service_account};
+use mesh_core::deny_list::DenyList;
+use mesh_core::identity::{Identity, machine, service_account};
 use parking_lot::RwLock;
 use rcgen::PublicKeyData;
 use tokio::sync::watch;
@@ -53,10 +54,14 @@ pub struct CertificateAuthority {
     names: IdentitySuffix,
     tokens: TokenVerifier,
     machines: watch::Receiver<Arc<Machines>>,
+    denied: DeniedRx,
     limits: CallerLimits,
     // Written on rotation, read for every certificate.
     issuer: RwLock<Option<Arc<Issuer>>>,
 }
+
+/// The identities that get no certificate; `None` while that is unknown.
+pub type DeniedRx = watch::Receiver<Option<Arc<DenyList>>>;
 
 /// The parts of the suffix of all identities.
 #[derive(Clone, Debug)]
@@ -95,6 +100,13 @@ pub enum CertifyError {
     IdentityMismatch { requested: String, actual: String },
     #[error("{0} requests too many certificates; the limit is a few dozen per second")]
     RateLimited(String),
+    #[error("{identity} is denied (ConfigMap linkerd-denied-identities of the control plane)")]
+    Denied {
+        identity: String,
+        account: Option<AuthenticatedAccount>,
+    },
+    #[error("the list of denied identities cannot be read from the API server")]
+    UnknownDenied,
     #[error("the certificate could not be issued")]
     Issue(#[source] IssueError),
 }
@@ -105,12 +117,14 @@ impl CertificateAuthority {
         names: IdentitySuffix,
         tokens: TokenVerifier,
         machines: watch::Receiver<Arc<Machines>>,
+        denied: DeniedRx,
         rate: Rate,
     ) -> Self {
         Self {
             names,
             tokens,
             machines,
+            denied,
             limits: CallerLimits::new(rate),
             issuer: RwLock::new(None),
         }
@@ -147,6 +161,7 @@ impl CertificateAuthority {
         let issuer = self.issuer().ok_or(CertifyError::NoIssuer)?;
         let key = csr::check(request.csr, request.identity).map_err(CertifyError::Csr)?;
         let authenticated = self.authenticate(&request, &key, &issuer, now).await?;
+        let authenticated = self.check_not_denied(request.identity, authenticated)?;
         let purpose = match authenticated {
             Some(_) => Purpose::Peer,
             None => Purpose::Tokens,
@@ -158,6 +173,24 @@ impl CertificateAuthority {
             issued,
             authenticated,
         })
+    }
+
+    /// Refuses a denied identity, after it was authenticated: others do not learn who is denied.
+    fn check_not_denied(
+        &self,
+        identity: &str,
+        account: Option<AuthenticatedAccount>,
+    ) -> Result<Option<AuthenticatedAccount>, CertifyError> {
+        let list = self.denied.borrow().clone();
+        let list = list.ok_or(CertifyError::UnknownDenied)?;
+        let is_denied = Identity::parse(identity).is_ok_and(|id| list.denies(&id));
+        if is_denied {
+            return Err(CertifyError::Denied {
+                identity: identity.to_owned(),
+                account,
+            });
+        }
+        Ok(account)
     }
 
     /// Returns the account whose identity is requested, and `None` if it is the one of a machine,

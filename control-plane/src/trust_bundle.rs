@@ -11,11 +11,13 @@
 //! The record has the bundles of foreign trust domains as well, and one number for all
 //! ([`foreign`]). A replica fetches them after it has read the record, and its write names the
 //! version of that, so that a replica that has fetched an earlier bundle does not replace a later
-//! one. [`endpoint`] serves the anchors to other clusters.
+//! one. [`endpoint`] serves the anchors to other clusters. The list of denied identities is part of
+//! the record, too ([`denied`]).
 //!
 //! A number is at least the time of its creation in seconds. It therefore also increases when the
 //! record is deleted or restored from a backup.
 
+pub(crate) mod denied;
 pub(crate) mod endpoint;
 pub(crate) mod foreign;
 
@@ -26,28 +28,50 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use mesh_api::identity::MAX_TRUST_BUNDLE;
+use mesh_core::deny_list::DenyList;
 use mesh_core::trust_bundle::{PublishStep, TrustBundle, publish_step};
 use mesh_core::trust_domain::ForeignAnchors;
+use mesh_k8s::denied_identities;
 use mesh_k8s::foreign_domain::recorded::Recorded;
 use mesh_k8s::inject::{TRUST_ROOTS_CONFIG_MAP, TRUST_ROOTS_KEY};
-use mesh_k8s::trust::{BUNDLE_CONFIG_MAP, FOREIGN_KEY, NUMBER_KEY};
+use mesh_k8s::trust::{BUNDLE_CONFIG_MAP, DENIED_KEY, FOREIGN_KEY, NUMBER_KEY};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use mesh_cluster::api_server::explain;
 
+use self::denied::DeniedIdentities;
 use self::foreign::ForeignDomains;
 
 /// Publishes the numbered anchors to the streams of proxies.
 pub(crate) struct Publisher {
-    record: Option<(Record, ForeignDomains)>,
+    cluster: Option<Cluster>,
     /// The anchors in the files of this process, which verified its issuer.
     verified: watch::Receiver<Arc<[u8]>>,
     sent: Sent,
     /// The last problem. Only changes are logged.
     problem: Option<String>,
     failed: Counter,
+}
+
+/// The objects of the API server.
+pub(crate) struct Cluster {
+    record: Record,
+    domains: ForeignDomains,
+    denied: DeniedIdentities,
+    /// Told about changes of the denied identities.
+    denied_changed: Arc<Notify>,
+    /// The denied identities have not been sent, because a request failed, or another replica has
+    /// written the record.
+    is_late: bool,
+}
+
+/// The foreign trust domains, and the denied identities.
+struct Trust {
+    foreign: Recorded,
+    /// `None` if it is unknown.
+    denied: Option<DenyList>,
 }
 
 /// What the streams of proxies get.
@@ -59,6 +83,16 @@ struct Sent {
 /// The ConfigMaps of the anchors and of their number, in the namespace of the control plane.
 pub(crate) struct Record {
     config_maps: Api<ConfigMap>,
+}
+
+/// The result of a step.
+enum Settled {
+    /// The bundle to send, and the record that has it.
+    Send(Box<(TrustBundle, ConfigMap)>),
+    /// The anchors are about to change.
+    Wait,
+    /// Another replica has written the record since it was read.
+    Lost,
 }
 
 /// Why the anchors could not be numbered.
@@ -87,14 +121,14 @@ const RECORD: &str = BUNDLE_CONFIG_MAP;
 /// about a minute to update a volume.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The same while a bundle is due that could not be fetched, as when the record was written by
-/// another replica.
+/// The same while a bundle is due that could not be fetched, or while the denied identities wait
+/// for a request that failed or for another replica.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Publisher {
-    /// `record` is `None` if this is the only replica of the service.
+    /// `cluster` is `None` if this is the only replica of the service.
     pub(crate) fn new(
-        record: Option<(Record, ForeignDomains)>,
+        cluster: Option<Cluster>,
         verified: watch::Receiver<Arc<[u8]>>,
         bundles: watch::Sender<Option<Arc<TrustBundle>>>,
         registry: &Registry,
@@ -109,7 +143,7 @@ impl Publisher {
             "Attempts to number changed trust anchors that failed, so that proxies do not receive them",
         );
         Self {
-            record,
+            cluster,
             verified,
             sent: Sent {
                 bundles,
@@ -126,8 +160,10 @@ impl Publisher {
             let published = self.publish().await;
             self.report(published.err());
             let next = self.next(Instant::now());
+            let denied_changed = self.denied_changed();
             tokio::select! {
                 () = sleep_until(next) => {}
+                () = denied_changed.notified() => {}
                 changed = self.verified.changed() => {
                     if changed.is_err() {
                         return;
@@ -139,53 +175,46 @@ impl Publisher {
 
     async fn publish(&mut self) -> Result<(), PublishError> {
         let verified = self.verified.borrow_and_update().clone();
-        let verified = std::str::from_utf8(&verified).map_err(|_error| PublishError::Text)?;
-        if verified.len() > MAX_TRUST_BUNDLE {
-            return Err(PublishError::TooLarge(verified.len()));
-        }
-        let Some((record, domains)) = &mut self.record else {
+        let Some(cluster) = &mut self.cluster else {
+            let verified = check_anchors(&verified)?;
             let current = self.sent.bundles.borrow().clone();
             if current
                 .as_ref()
                 .is_none_or(|current| current.anchors != verified)
             {
                 let (none, now) = (ForeignAnchors::new(), SystemTime::now());
-                let bundle = TrustBundle::following(current.as_deref(), verified, &none, now);
+                let bundle = TrustBundle::following(current.as_deref(), verified, &none, None, now);
                 self.sent.send(bundle);
             }
             return Ok(());
         };
-        // In this order; see above.
-        let recorded = record.read(RECORD).await?;
-        let source = record.read(SOURCE).await?;
-        let known = read_foreign(&recorded);
-        let trusted = domains.observe(&known).await;
-        let anchors = (entry(&source, TRUST_ROOTS_KEY), verified);
-        let settled = record.settle(recorded, anchors, &known, &trusted).await?;
-        let Some((bundle, recorded)) = settled else {
-            return Ok(());
+        let published = cluster.publish(&verified, &self.sent).await;
+        cluster.is_late = match &published {
+            Ok(is_complete) => !is_complete,
+            Err(_) => !self.sent.has(&cluster.denied),
         };
-        // Before bundles are fetched, which may take seconds.
-        self.sent.send(bundle);
-        let Some(next) = domains.refresh(&trusted).await else {
-            return Ok(());
-        };
-        match record.settle(recorded, anchors, &trusted, &next).await {
-            Ok(Some((bundle, _recorded))) => self.sent.send(bundle),
-            // After a conflict the next step reads what the other replica has written.
-            lost => {
-                domains.fetch_again();
-                lost?;
-            }
-        }
-        Ok(())
+        published.map(drop)
     }
 
     /// Returns when the ConfigMaps are read again, or a bundle is fetched before that.
     fn next(&self, now: Instant) -> Instant {
-        let due = self.record.as_ref().and_then(|(_, domains)| domains.due());
+        let cluster = self.cluster.as_ref();
+        let due = cluster.and_then(|cluster| {
+            if cluster.is_late {
+                return Some(now);
+            }
+            cluster.domains.due()
+        });
         let due = due.unwrap_or(now + INTERVAL);
         due.clamp(now + MIN_INTERVAL, now + INTERVAL)
+    }
+
+    /// Never told without an API server.
+    fn denied_changed(&self) -> Arc<Notify> {
+        let cluster = self.cluster.as_ref();
+        cluster
+            .map(|it| it.denied_changed.clone())
+            .unwrap_or_default()
     }
 
     fn report(&mut self, error: Option<PublishError>) {
@@ -205,7 +234,79 @@ impl Publisher {
     }
 }
 
+impl Cluster {
+    pub(crate) fn new(
+        record: Record,
+        domains: ForeignDomains,
+        denied: DeniedIdentities,
+        denied_changed: Arc<Notify>,
+    ) -> Self {
+        Self {
+            record,
+            domains,
+            denied,
+            denied_changed,
+            is_late: false,
+        }
+    }
+
+    /// Returns false if another replica has written the record: this one reads it again.
+    async fn publish(&mut self, verified: &[u8], sent: &Sent) -> Result<bool, PublishError> {
+        // The record first; see above.
+        let recorded = self.record.read(RECORD).await;
+        let last = recorded.as_ref().ok().and_then(read_denied);
+        // Also without a record: a denied identity gets no certificate.
+        let denied = self.denied.observe(last.as_ref()).await;
+        let recorded = recorded?;
+        let verified = check_anchors(verified)?;
+        let source = self.record.read(SOURCE).await?;
+        let known = read_foreign(&recorded);
+        let foreign = self.domains.observe(&known).await;
+        let mut trust = Trust { foreign, denied };
+        let anchors = (entry(&source, TRUST_ROOTS_KEY), verified);
+        let settled = self
+            .record
+            .settle(recorded, anchors, &known, &trust)
+            .await?;
+        let (bundle, recorded) = match settled {
+            Settled::Send(settled) => *settled,
+            Settled::Wait => return Ok(true),
+            Settled::Lost => return Ok(false),
+        };
+        // Before bundles are fetched, which may take seconds.
+        sent.send(bundle);
+        let fetched = tokio::select! {
+            biased;
+            () = self.denied_changed.notified() => {
+                self.denied_changed.notify_one();
+                None
+            }
+            fetched = self.domains.refresh(&trust.foreign) => fetched,
+        };
+        let Some(fetched) = fetched else {
+            return Ok(true);
+        };
+        let before = std::mem::replace(&mut trust.foreign, fetched);
+        match self.record.settle(recorded, anchors, &before, &trust).await {
+            Ok(Settled::Send(settled)) => sent.send(settled.0),
+            // After a conflict the next step reads what the other replica has written.
+            lost => {
+                self.domains.fetch_again();
+                lost?;
+            }
+        }
+        Ok(true)
+    }
+}
+
 impl Sent {
+    /// Returns whether proxies have the denied identities.
+    fn has(&self, denied: &DeniedIdentities) -> bool {
+        let sent = self.bundles.borrow();
+        let list = sent.as_ref().and_then(|bundle| bundle.denied.as_ref());
+        list == denied.known().as_deref()
+    }
+
     fn send(&self, bundle: TrustBundle) {
         self.number
             .set(i64::try_from(bundle.number).unwrap_or(i64::MAX));
@@ -236,24 +337,28 @@ impl Record {
         found.ok_or(PublishError::Missing(name))
     }
 
-    /// Writes the record if something else is trusted now, and returns the bundle to send, with the
-    /// record after that. `None` if nothing is sent, because the anchors are about to change or
-    /// another replica has written the record. `known` are the foreign bundles of the record.
+    /// Writes the record if something else is trusted now. `known` are the foreign bundles of the
+    /// record.
     async fn settle(
         &self,
         recorded: ConfigMap,
         (source, verified): (Option<&str>, &str),
         known: &Recorded,
-        trusted: &Recorded,
-    ) -> Result<Option<(TrustBundle, ConfigMap)>, PublishError> {
+        trust: &Trust,
+    ) -> Result<Settled, PublishError> {
+        let Trust { foreign, denied } = trust;
         let last = read_record(&recorded, known);
-        let now = SystemTime::now();
-        match publish_step(last, source, verified, &trusted.anchors(), now) {
-            PublishStep::Wait => Ok(None),
-            PublishStep::Send(bundle) if trusted == known => Ok(Some((bundle, recorded))),
+        let (now, denied) = (SystemTime::now(), denied.as_ref());
+        match publish_step(last, source, verified, &foreign.anchors(), denied, now) {
+            PublishStep::Wait => Ok(Settled::Wait),
+            PublishStep::Send(bundle) if foreign == known => {
+                Ok(Settled::Send(Box::new((bundle, recorded))))
+            }
             PublishStep::Send(bundle) | PublishStep::Write(bundle) => {
-                let written = self.write(recorded, &bundle, trusted).await?;
-                Ok(written.map(|recorded| (bundle, recorded)))
+                let written = self.write(recorded, &bundle, foreign).await?;
+                Ok(written.map_or(Settled::Lost, |recorded| {
+                    Settled::Send(Box::new((bundle, recorded)))
+                }))
             }
         }
     }
@@ -266,15 +371,20 @@ impl Record {
         bundle: &TrustBundle,
         foreign: &Recorded,
     ) -> Result<Option<ConfigMap>, PublishError> {
+        let denied = bundle.denied.as_ref();
+        let denied = denied.map(|list| (DENIED_KEY, denied_identities::to_text(list)));
+        let foreign = foreign.to_text().map_err(PublishError::Foreign)?;
         let entries = [
             (NUMBER_KEY, bundle.number.to_string()),
             (TRUST_ROOTS_KEY, bundle.anchors.clone()),
-            (
-                FOREIGN_KEY,
-                foreign.to_text().map_err(PublishError::Foreign)?,
-            ),
+            (FOREIGN_KEY, foreign),
         ];
-        recorded.data = Some(entries.map(|(key, value)| (key.to_owned(), value)).into());
+        let entries = entries.into_iter().chain(denied);
+        recorded.data = Some(
+            entries
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
+        );
         let params = PostParams::default();
         match self.config_maps.replace(RECORD, &params, &recorded).await {
             Ok(written) => Ok(Some(written)),
@@ -290,7 +400,21 @@ fn read_record(recorded: &ConfigMap, foreign: &Recorded) -> Option<TrustBundle> 
         number: entry(recorded, NUMBER_KEY)?.parse().ok()?,
         anchors: entry(recorded, TRUST_ROOTS_KEY)?.to_owned(),
         foreign: foreign.anchors(),
+        denied: read_denied(recorded),
     })
+}
+
+/// Returns the denied identities of the record; `None` if an earlier version has written it, or it
+/// was damaged.
+fn read_denied(recorded: &ConfigMap) -> Option<DenyList> {
+    denied_identities::from_text(entry(recorded, DENIED_KEY)?).ok()
+}
+
+fn check_anchors(verified: &[u8]) -> Result<&str, PublishError> {
+    if verified.len() > MAX_TRUST_BUNDLE {
+        return Err(PublishError::TooLarge(verified.len()));
+    }
+    std::str::from_utf8(verified).map_err(|_error| PublishError::Text)
 }
 
 /// Returns the foreign bundles of the record. Damaged ones count as none, so that the first bundles
@@ -325,12 +449,22 @@ mod tests {
             number: 7,
             anchors: "one".to_owned(),
             foreign: ForeignAnchors::new(),
+            denied: None,
         };
+        let list = DenyList::parse(["web.test"]).unwrap();
+        let with_list = TrustBundle {
+            denied: Some(list),
+            ..bundle.clone()
+        };
+        let recorded = [(NUMBER_KEY, "7"), (TRUST_ROOTS_KEY, "one")];
+        let with = |denied| [&recorded[..], &[(DENIED_KEY, denied)]].concat();
         for (entries, expected) in [
             (&[][..], None),
             (&[(NUMBER_KEY, "7")], None),
             (&[(NUMBER_KEY, "many"), (TRUST_ROOTS_KEY, "one")], None),
-            (&[(NUMBER_KEY, "7"), (TRUST_ROOTS_KEY, "one")], Some(bundle)),
+            (&recorded, Some(bundle.clone())),
+            (&with("web.test\n"), Some(with_list)),
+            (&with("a b"), Some(bundle)),
         ] {
             assert_eq!(read_record(&map(entries), &Recorded::default()), expected);
         }

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use mesh_core::deny_list::DenyList;
 use mesh_core::trust_bundle::TrustBundle;
 use mesh_core::trust_domain::{ForeignAnchors, MAX_FOREIGN_ANCHORS, MAX_FOREIGN_DOMAINS};
 
@@ -66,12 +67,13 @@ pub fn to_proto(issued: &IssuedCertificate) -> CertifyResponse {
 /// # Errors
 ///
 /// The number is missing, the anchors are missing or exceed [`MAX_TRUST_BUNDLE`], or foreign ones
-/// exceed their limits or have a domain twice.
+/// exceed their limits or have a domain twice, or the list of denied identities is invalid.
 pub fn trust_bundle(message: identity::TrustBundle) -> Result<TrustBundle, InvalidField> {
     let identity::TrustBundle {
         number,
         anchors,
         foreign,
+        denied,
     } = message;
     if number == 0 {
         return Err(InvalidField::missing("number"));
@@ -91,6 +93,14 @@ pub fn trust_bundle(message: identity::TrustBundle) -> Result<TrustBundle, Inval
         number,
         anchors,
         foreign: foreign_anchors(foreign)?,
+        denied: denied.map(deny_list).transpose()?,
+    })
+}
+
+fn deny_list(message: identity::DeniedIdentities) -> Result<DenyList, InvalidField> {
+    let entries = message.entries.iter().map(String::as_str);
+    DenyList::parse(entries).map_err(|error| {
+        InvalidField::not_a("list of denied identities", "denied", error.to_string())
     })
 }
 
@@ -144,6 +154,12 @@ pub fn trust_bundle_to_proto(bundle: &TrustBundle) -> identity::TrustBundle {
                 anchors: anchors.clone(),
             })
             .collect(),
+        denied: bundle
+            .denied
+            .as_ref()
+            .map(|list| identity::DeniedIdentities {
+                entries: list.texts().collect(),
+            }),
     }
 }
 
@@ -169,6 +185,7 @@ mod tests {
             number,
             anchors: "a".repeat(length),
             foreign: ForeignAnchors::new(),
+            denied: None,
         };
         let largest = bundle(7, MAX_TRUST_BUNDLE);
         assert_eq!(trust_bundle(trust_bundle_to_proto(&largest)), Ok(largest));
@@ -185,6 +202,7 @@ mod tests {
                 number: 7,
                 anchors: "a".to_owned(),
                 foreign: foreign.collect(),
+                denied: None,
             })
         };
         let most = MAX_FOREIGN_ANCHORS / MAX_FOREIGN_DOMAINS;
@@ -200,6 +218,35 @@ mod tests {
             twice,
         ] {
             trust_bundle(invalid).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn denied_identities_round_trip_and_an_empty_list_is_not_an_unknown_one() {
+        let with = |denied: Option<&[&str]>| {
+            trust_bundle_to_proto(&TrustBundle {
+                number: 7,
+                anchors: "a".to_owned(),
+                foreign: ForeignAnchors::new(),
+                denied: denied.map(|it| DenyList::parse(it.iter().copied()).unwrap()),
+            })
+        };
+        for denied in [
+            None,
+            Some(&[][..]),
+            Some(&["web.test", "spiffe://a/b", "*.b.test"]),
+        ] {
+            let message = with(denied);
+            let bundle = trust_bundle(message.clone()).unwrap();
+            assert_eq!(bundle.denied.is_some(), denied.is_some());
+            assert_eq!(trust_bundle_to_proto(&bundle), message);
+        }
+        let many = (0..=mesh_core::deny_list::MAX_DENIED).map(|at| format!("a{at}.test"));
+        for entries in [vec!["*".to_owned()], vec!["a b".to_owned()], many.collect()] {
+            let mut message = with(None);
+            message.denied = Some(identity::DeniedIdentities { entries });
+            let error = trust_bundle(message).unwrap_err().to_string();
+            assert!(error.starts_with("denied: "), "{error}");
         }
     }
 

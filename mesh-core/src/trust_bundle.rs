@@ -1,10 +1,11 @@
 //! Trust anchors with numbers: how the identity service numbers a change, and which anchors a proxy
 //! takes from it (docs/adr/0173). Foreign trust domains have the number of the bundle that they are
-//! part of (docs/adr/0228).
+//! part of (docs/adr/0228), and so has the list of denied identities (docs/adr/0231).
 
 use std::cmp::Ordering;
 use std::time::SystemTime;
 
+use crate::deny_list::DenyList;
 use crate::trust_domain::ForeignAnchors;
 
 /// The trust anchors of the mesh. A higher number replaces a lower one.
@@ -16,6 +17,9 @@ pub struct TrustBundle {
     pub anchors: String,
     /// The anchors of foreign trust domains, each valid for its names only.
     pub foreign: ForeignAnchors,
+    /// `None` if the identity service does not know of denied identities, as an earlier version:
+    /// proxies keep their last list.
+    pub denied: Option<DenyList>,
 }
 
 /// What a replica of the identity service does with the anchors that it has read.
@@ -52,6 +56,7 @@ impl TrustBundle {
         last: Option<&Self>,
         anchors: &str,
         foreign: &ForeignAnchors,
+        denied: Option<&DenyList>,
         now: SystemTime,
     ) -> Self {
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
@@ -61,11 +66,13 @@ impl TrustBundle {
             number: least.max(seconds),
             anchors: anchors.to_owned(),
             foreign: foreign.clone(),
+            denied: denied.cloned(),
         }
     }
 
     /// Returns whether the bundle replaces the one in use; false if they are the same. `None` are
-    /// the anchors of a proxy's environment.
+    /// the anchors of a proxy's environment. During an update an earlier version of the identity
+    /// service sends the bundle of a number without its list of denied identities.
     ///
     /// # Errors
     ///
@@ -77,6 +84,9 @@ impl TrustBundle {
         match self.number.cmp(&current.number) {
             Ordering::Greater => Ok(true),
             Ordering::Equal if self == current => Ok(false),
+            Ordering::Equal if self.differs_by_unknown_list(current) => {
+                Ok(current.denied.is_none())
+            }
             Ordering::Equal => Err(BundleRefusal::Ambiguous(self.number)),
             Ordering::Less => Err(BundleRefusal::Outdated {
                 number: self.number,
@@ -84,26 +94,41 @@ impl TrustBundle {
             }),
         }
     }
+
+    fn differs_by_unknown_list(&self, other: &Self) -> bool {
+        let is_unknown = self.denied.is_none() || other.denied.is_none();
+        is_unknown && self.anchors == other.anchors && self.foreign == other.foreign
+    }
 }
 
 /// Decides how the anchors are numbered. `last` is the bundle of the record, and `source` the
 /// anchors of the object that operators write, which must be read after the record. `verified` are
 /// the anchors in the files of this process, which it has verified with its issuer. So a replica
 /// whose files are late writes nothing, and one that writes has read a source at least as new as
-/// the record. `foreign` are the anchors of the foreign trust domains that are trusted now.
+/// the record. `foreign` are the anchors of the foreign trust domains that are trusted now, and
+/// `denied` are the identities that are denied now; `None` if that is unknown.
 pub fn publish_step(
     last: Option<TrustBundle>,
     source: Option<&str>,
     verified: &str,
     foreign: &ForeignAnchors,
+    denied: Option<&DenyList>,
     now: SystemTime,
 ) -> PublishStep {
     let recorded = last.as_ref().map(|last| last.anchors.as_str());
     let anchors = source.filter(|source| *source == verified).or(recorded);
+    let recorded_list = last.as_ref().and_then(|last| last.denied.as_ref());
+    let denied = denied.or(recorded_list);
+    let is_recorded = |last: &TrustBundle, anchors: &str| {
+        last.anchors == anchors && last.foreign == *foreign && last.denied.as_ref() == denied
+    };
     let next = match (anchors, &last) {
         (None, _) => return PublishStep::Wait,
-        (Some(anchors), Some(last)) if last.anchors == anchors && last.foreign == *foreign => None,
-        (Some(anchors), last) => Some(TrustBundle::following(last.as_ref(), anchors, foreign, now)),
+        (Some(anchors), Some(last)) if is_recorded(last, anchors) => None,
+        (Some(anchors), last) => {
+            let last = last.as_ref();
+            Some(TrustBundle::following(last, anchors, foreign, denied, now))
+        }
     };
     match (next, last) {
         (Some(next), _) => PublishStep::Write(next),
@@ -124,6 +149,7 @@ mod tests {
             number,
             anchors: anchors.to_owned(),
             foreign: ForeignAnchors::new(),
+            denied: None,
         }
     }
 
@@ -152,7 +178,8 @@ mod tests {
             (future(), Some("two"), "two", write(NOW + 901, "two")),
         ] {
             let none = ForeignAnchors::new();
-            assert_eq!(publish_step(last, source, verified, &none, now), expected);
+            let step = publish_step(last, source, verified, &none, None, now);
+            assert_eq!(step, expected);
         }
     }
 
@@ -164,7 +191,7 @@ mod tests {
             ..bundle(number, anchors)
         };
         let step = |last, source, verified, foreign: &ForeignAnchors| {
-            publish_step(last, Some(source), verified, foreign, now)
+            publish_step(last, Some(source), verified, foreign, None, now)
         };
         let none = ForeignAnchors::new();
         let before = || Some(with(NOW, "one", west("a")));
@@ -207,10 +234,39 @@ mod tests {
     }
 
     #[test]
+    fn changed_list_of_denied_identities_gets_the_next_number_and_an_unknown_one_changes_nothing() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(NOW);
+        let with = |number, anchors, denied: Option<&DenyList>| TrustBundle {
+            denied: denied.cloned(),
+            ..bundle(number, anchors)
+        };
+        let (none, web) = (DenyList::default(), DenyList::parse(["web.test"]).unwrap());
+        for (recorded, source, denied, expected) in [
+            (None, "one", Some(&none), Some(&none)),
+            (Some(&web), "one", Some(&none), Some(&none)),
+            (Some(&none), "one", Some(&web), Some(&web)),
+            // The object cannot be read, and the anchors change.
+            (Some(&web), "two", None, Some(&web)),
+        ] {
+            let last = Some(with(NOW, "one", recorded));
+            let foreign = ForeignAnchors::new();
+            let step = publish_step(last, Some(source), source, &foreign, denied, now);
+            assert_eq!(step, PublishStep::Write(with(NOW + 1, source, expected)));
+        }
+        for denied in [None, Some(&web)] {
+            let last = with(NOW, "one", Some(&web));
+            let foreign = ForeignAnchors::new();
+            let step = publish_step(Some(last.clone()), None, "two", &foreign, denied, now);
+            assert_eq!(step, PublishStep::Send(last));
+        }
+    }
+
+    #[test]
     fn number_does_not_overflow() {
         let last = bundle(u64::MAX, "one");
         let foreign = ForeignAnchors::new();
-        let next = TrustBundle::following(Some(&last), "two", &foreign, SystemTime::UNIX_EPOCH);
+        let next =
+            TrustBundle::following(Some(&last), "two", &foreign, None, SystemTime::UNIX_EPOCH);
         assert_eq!(next.number, u64::MAX);
     }
 
@@ -239,5 +295,29 @@ mod tests {
             other.replaces(Some(&current)),
             Err(BundleRefusal::Ambiguous(5))
         );
+    }
+
+    #[test]
+    fn bundle_with_a_list_replaces_the_one_of_its_number_without_but_not_with_another_one() {
+        let with = |entries: Option<&str>| TrustBundle {
+            denied: entries.map(|entry| DenyList::parse([entry]).unwrap()),
+            ..bundle(5, "one")
+        };
+        for (new, current, expected) in [
+            (with(Some("web.test")), with(None), Ok(true)),
+            (with(None), with(Some("web.test")), Ok(false)),
+            (
+                with(Some("db.test")),
+                with(Some("web.test")),
+                Err(BundleRefusal::Ambiguous(5)),
+            ),
+            (
+                with(Some("web.test")),
+                bundle(5, "two"),
+                Err(BundleRefusal::Ambiguous(5)),
+            ),
+        ] {
+            assert_eq!(new.replaces(Some(&current)), expected, "{new:?}");
+        }
     }
 }

@@ -19,6 +19,9 @@ pub const NUMBER_KEY: &str = "number";
 /// The key of the bundles of foreign trust domains in [`BUNDLE_CONFIG_MAP`], in JSON.
 pub const FOREIGN_KEY: &str = "foreign";
 
+/// The key of the denied identities in [`BUNDLE_CONFIG_MAP`], one in each line.
+pub const DENIED_KEY: &str = "denied";
+
 /// The metric of the identity service with the issuer in use: a gauge with the label
 /// [`ISSUER_LABEL`], and the Unix time since when it is in use.
 pub const ISSUER_METRIC: &str = "mesh_issuer_loaded_timestamp_seconds";

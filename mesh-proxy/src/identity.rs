@@ -27,14 +27,14 @@ use mesh_runtime::task::Supervisor;
 use tokio::time::timeout;
 use tonic::Status;
 
-use self::bundle::{BundleFollower, Bundles};
+use self::bundle::{BundleFollower, Bundles, Own};
 use self::published::Published;
 use self::schedule::Schedule;
 use self::workload_api::WorkloadApi;
 use crate::config::{Config, ControlAddr, IdentityConfig, IdentityService, IdentitySource};
 use crate::control::{self, Client, Trust};
 use crate::tls::{
-    CertificateRequest, Credentials, CredentialsError, CredentialsRx, IssuedCertificate,
+    CertificateRequest, Credentials, CredentialsError, CredentialsRx, IssuedCertificate, Peers,
     TrustAnchors,
 };
 use crate::watch;
@@ -83,7 +83,8 @@ pub(crate) fn start(
     let own = &config.identity;
     let (publish, credentials) = watch::channel(None);
     let (publish_anchors, anchors) = watch::channel(own.trust_anchors.clone());
-    let published = Published::new(publish, ready, registry);
+    let peers = Peers::new(registry);
+    let published = Published::new(publish, peers.clone(), ready, registry);
     let client = |service| {
         client(
             service,
@@ -104,20 +105,25 @@ pub(crate) fn start(
             api.anchors.as_ref().map(client)
         }
     };
-    match (own.trust_anchors_file.clone(), sender_of_anchors) {
-        (Some(file), _) => {
-            supervisor.spawn("trust-anchors", anchors::watch_file(file, publish_anchors));
+    let publish_anchors = match own.trust_anchors_file.clone() {
+        Some(file) => {
+            let watching = anchors::watch_file(file, publish_anchors);
+            supervisor.spawn("trust anchors of a file", watching);
+            None
         }
-        (None, Some(client)) => {
-            let backoff = config.control.backoff;
-            let credentials = credentials.clone();
-            let own_domain = own.mesh_trust_domain().map(str::to_owned);
-            let bundles = Bundles::new(own_domain, publish_anchors, registry);
-            let follower = BundleFollower::new(client, backoff, credentials, bundles);
-            supervisor.spawn("trust-anchors", follower.run());
-        }
-        // The anchors do not change.
-        (None, None) => {}
+        None => Some(publish_anchors),
+    };
+    // Without a service no identity is denied, and without a file the anchors do not change.
+    if let Some(client) = sender_of_anchors {
+        let backoff = config.control.backoff;
+        let credentials = credentials.clone();
+        let own = Own {
+            id: own.id.clone(),
+            domain: own.mesh_trust_domain().map(str::to_owned),
+        };
+        let bundles = Bundles::new(own, publish_anchors, peers, registry);
+        let follower = BundleFollower::new(client, backoff, credentials, bundles);
+        supervisor.spawn("trust-anchors", follower.run());
     }
     credentials
 }

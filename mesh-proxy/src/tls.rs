@@ -8,7 +8,7 @@
 //!
 //! Rules for every connection, also for resumed sessions: TLS 1.3 only; a peer's certificate holds
 //! exactly one identity and chains to a trust anchor of this name; a server's identity is the one
-//! that discovery named.
+//! that discovery named; and no identity is one that is denied.
 //!
 //! The implementation of the record protocol depends on the [`Purpose`]: [`crate::transport::tls`]
 //! carries traffic between pods, after [`handshake`]; rustls carries calls to the control plane.
@@ -21,6 +21,7 @@ mod crypto;
 mod csr;
 mod error;
 pub(crate) mod handshake;
+mod peers;
 pub(crate) mod server;
 mod sessions;
 #[cfg(feature = "simulation")]
@@ -37,6 +38,7 @@ pub(crate) use self::credentials::{Credentials, IssuedCertificate};
 pub(crate) use self::crypto::export_rustls_info;
 pub(crate) use self::csr::CertificateRequest;
 pub(crate) use self::error::{CredentialsError, TlsError};
+pub(crate) use self::peers::Peers;
 pub(crate) use self::trust::{DomainBundles, TrustAnchors, TrustAnchorsError};
 
 /// The current credentials; `None` until the first certificate is issued.

@@ -287,7 +287,7 @@ fn decide(
 ) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(state.time);
     let verified = state.replicas[replica].anchors;
-    match publish_step(last, Some(source), verified, &ForeignAnchors::new(), now) {
+    match publish_step(last, Some(source), verified, &ForeignAnchors::new(), None, now) {
         PublishStep::Send(bundle) => state.replicas[replica].sent = Some(bundle),
         PublishStep::Write(bundle) => {
             // The write names the version that was read.
@@ -320,6 +320,7 @@ impl Model for Rotation {
             number: START,
             anchors: OLD.to_owned(),
             foreign: ForeignAnchors::new(),
+            denied: None,
         };
         let replica = Replica {
             anchors: OLD,
@@ -408,6 +409,7 @@ impl Model for Rotation {
                     number: START,
                     anchors: OLD.to_owned(),
                     foreign: ForeignAnchors::new(),
+                    denied: None,
                 };
                 state.record = (action == Action::RestoreRecord).then_some(first);
             }

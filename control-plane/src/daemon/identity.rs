@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kube::Client;
 use mesh_api::mesh::identity::trust_anchors_server::TrustAnchorsServer;
@@ -25,9 +25,10 @@ use crate::identity::{
 };
 use crate::machines;
 use crate::serve::{IdentityService, TrustAnchorsService};
+use crate::trust_bundle::denied::DeniedIdentities;
 use crate::trust_bundle::endpoint::BundleEndpoint;
 use crate::trust_bundle::foreign::ForeignDomains;
-use crate::trust_bundle::{Publisher, Record};
+use crate::trust_bundle::{Cluster, Publisher, Record};
 
 /// Larger requests are rejected without being read: a CSR of 16 KiB, a token and a name fit.
 const MAX_REQUEST: usize = 64 * 1024;
@@ -36,6 +37,10 @@ const MAX_REQUEST: usize = 64 * 1024;
 /// cannot block all others. A Deployment of a thousand pods that start together still gets its
 /// certificates within half a minute; rejected proxies retry.
 const CALLER_SHARE: u32 = 2;
+
+/// How long the start waits for the list of denied identities, which normally takes milliseconds.
+/// Running proxies need trust anchors also while it cannot be read.
+const FIRST_LIST: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     let mut daemon = Daemon::new()?;
@@ -60,10 +65,16 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
         burst: config.kube_apiclient_burst,
     };
     let (anchors, verified) = watch::channel(Arc::from(contents.anchors()));
-    let mut record = None;
+    let mut cluster = None;
     let (admit, machines) = watch::channel(Arc::default());
+    let (deny, denied) = watch::channel(None);
+    let mut first_list = denied.clone();
     let (tokens, event_recorder) = match token_key {
-        Some(key) => (TokenVerifier::signed_by(key), EventRecorder::default()),
+        Some(key) => {
+            // Without an API server there is no list.
+            deny.send_replace(Some(Arc::default()));
+            (TokenVerifier::signed_by(key), EventRecorder::default())
+        }
         None => {
             let client = connect(
                 &config.cluster,
@@ -77,10 +88,18 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
             };
             access.map_err(ControllerError::Access)?;
             let (namespace, registry) = (&control_namespace, &daemon.registry);
-            record = Some((
-                Record::new(client.clone(), namespace),
-                ForeignDomains::new(client.clone(), namespace, &own_domain, registry),
-            ));
+            let denied = DeniedIdentities::new(&client, &identity_suffix, deny, registry);
+            let (denied_changed, watching) = denied.watch();
+            daemon.supervisor.spawn("denied identities", watching);
+            if config.publish_trust_roots {
+                let record = Record::new(client.clone(), namespace);
+                let domains = ForeignDomains::new(client.clone(), namespace, &own_domain, registry);
+                cluster = Some(Cluster::new(record, domains, denied, denied_changed));
+            } else {
+                daemon
+                    .supervisor
+                    .spawn("list of denied identities", denied.run());
+            }
             let following = machines::follow(client.clone(), namespace.clone(), admit);
             daemon.supervisor.spawn("machines", following);
             let event_recorder = event_recorder(&daemon, &config, client).await;
@@ -91,6 +110,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
         identity_suffix,
         tokens,
         machines,
+        denied,
         rate.divided_by(CALLER_SHARE),
     ));
     authority.set_issuer(issuer);
@@ -113,7 +133,7 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
     .max_decoding_message_size(MAX_REQUEST);
     let mut services = Routes::new(service);
     if config.publish_trust_roots {
-        let bundles = spawn_publisher(&daemon, record, verified);
+        let bundles = spawn_publisher(&daemon, cluster, verified);
         if let Some(listener) = bundle_listener {
             let id = trust::bundle_server_id(&own_domain, &control_namespace);
             let endpoint = BundleEndpoint::new(authority, id, bundles.clone());
@@ -123,6 +143,11 @@ pub(super) async fn run(config: Identity) -> Result<(), ControllerError> {
         let service = TrustAnchorsService::new(bundles, daemon.watch.clone(), &daemon.calls);
         services = services
             .add_service(TrustAnchorsServer::new(service).max_decoding_message_size(MAX_REQUEST));
+    }
+    // Without the list every certificate would be refused.
+    let list = tokio::time::timeout(FIRST_LIST, first_list.wait_for(Option::is_some));
+    if daemon.wait_or_stop(list).await?.is_none() {
+        return Ok(());
     }
     daemon.serve_grpc(listener, services);
     ready.set(true);
@@ -148,11 +173,11 @@ async fn event_recorder(daemon: &Daemon, config: &Identity, client: Client) -> E
 /// Returns the numbered anchors.
 fn spawn_publisher(
     daemon: &Daemon,
-    record: Option<(Record, ForeignDomains)>,
+    cluster: Option<Cluster>,
     verified: watch::Receiver<Arc<[u8]>>,
 ) -> watch::Receiver<Option<Arc<TrustBundle>>> {
     let (publish, bundles) = watch::channel(None);
-    let publisher = Publisher::new(record, verified, publish, &daemon.registry);
+    let publisher = Publisher::new(cluster, verified, publish, &daemon.registry);
     daemon.supervisor.spawn("trust anchors", publisher.run());
     bundles
 }

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use mesh_cluster::api_server::{Events, ObjectEvent, Severity, explain};
 use sha2::{Digest as _, Sha256};
 
-use super::GrantedCertificate;
+use super::{AuthenticatedAccount, GrantedCertificate};
 
 /// Records events, if there is an API server.
 #[derive(Clone, Debug, Default)]
@@ -62,27 +62,30 @@ impl EventRecorder {
         let Some(authenticated) = &granted.authenticated else {
             return;
         };
-        let account = &authenticated.account;
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("ServiceAccount".to_owned()),
-            name: Some(account.name.clone()),
-            namespace: Some(account.namespace.clone()),
-            uid: authenticated.uid.clone(),
-            ..ObjectReference::default()
-        };
         let hash: String = Sha256::digest(&granted.issued.leaf)
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
         let until = timestamp(granted.issued.valid_until);
         cluster.events.post(ObjectEvent {
-            about,
+            about: reference(authenticated),
             severity: Severity::Normal,
             reason: "IssuedLeafCertificate",
             action: "Certify",
             note: format!("issued certificate for {identity} until {until}: {hash}"),
         });
+    }
+
+    pub(crate) fn denied(&self, account: &AuthenticatedAccount, note: String) {
+        if let Some(cluster) = &self.cluster {
+            cluster.events.post(ObjectEvent {
+                about: reference(account),
+                severity: Severity::Warning,
+                reason: "IdentityDenied",
+                action: "Certify",
+                note,
+            });
+        }
     }
 
     pub(crate) fn issuer_updated(&self, until: SystemTime) {
@@ -112,6 +115,18 @@ impl EventRecorder {
                 note,
             });
         }
+    }
+}
+
+fn reference(authenticated: &AuthenticatedAccount) -> ObjectReference {
+    let account = &authenticated.account;
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("ServiceAccount".to_owned()),
+        name: Some(account.name.clone()),
+        namespace: Some(account.namespace.clone()),
+        uid: authenticated.uid.clone(),
+        ..ObjectReference::default()
     }
 }
 

@@ -21,6 +21,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Fixture {
     authority: CertificateAuthority,
     machines: watch::Sender<Arc<Machines>>,
+    denied: watch::Sender<Option<Arc<DenyList>>>,
     signer: aws_lc_rs::signature::EcdsaKeyPair,
     now: SystemTime,
 }
@@ -87,12 +88,14 @@ impl Fixture {
             burst: 1000,
         };
         let (machines, following) = watch::channel(Arc::default());
+        let (deny, denied) = watch::channel(Some(Arc::default()));
         let verifier = TokenVerifier::signed_by(key);
-        let authority = CertificateAuthority::new(names, verifier, following, rate);
+        let authority = CertificateAuthority::new(names, verifier, following, denied, rate);
         authority.set_issuer(read_issuer(&issuer_files(HOUR * 100), now).unwrap());
         Self {
             authority,
             machines,
+            denied: deny,
             signer,
             now,
         }
@@ -180,6 +183,44 @@ fn csr_params(names: &[&str]) -> CertificateParams {
 fn csr(params: &CertificateParams) -> Vec<u8> {
     let key = KeyPair::generate().unwrap();
     params.serialize_request(&key).unwrap().der().to_vec()
+}
+
+#[test]
+fn denied_identity_gets_no_certificate_and_an_unknown_list_refuses_all() {
+    let fixture = Fixture::new();
+    let deny = |list: Option<&[&str]>| {
+        let list = list.map(|list| Arc::new(DenyList::parse(list.iter().copied()).unwrap()));
+        fixture.denied.send_replace(list);
+        let csr = csr(&csr_params(&[IDENTITY]));
+        fixture.certify(&csr, &fixture.good_token()).err()
+    };
+    let denied =
+        format!("{IDENTITY} is denied (ConfigMap linkerd-denied-identities of the control plane)");
+    let shop = "*.shop.serviceaccount.identity.linkerd.cluster.local";
+    let unknown = "the list of denied identities cannot be read from the API server";
+    for (list, expected) in [
+        (
+            Some(&["db.shop.serviceaccount.identity.linkerd.cluster.local"][..]),
+            None,
+        ),
+        (Some(&[IDENTITY]), Some(&*denied)),
+        (Some(&[shop]), Some(&*denied)),
+        (None, Some(unknown)),
+        (Some(&[]), None),
+    ] {
+        assert_eq!(deny(list).as_deref(), expected);
+    }
+    // A client without a valid token does not learn who is denied.
+    fixture
+        .denied
+        .send_replace(Some(Arc::new(DenyList::parse([IDENTITY]).unwrap())));
+    let csr = csr(&csr_params(&[IDENTITY]));
+    let expired = fixture.token(&claims(
+        fixture.now - HOUR,
+        "system:serviceaccount:shop:web",
+    ));
+    let refused = fixture.certify(&csr, &expired).unwrap_err();
+    assert!(!refused.contains("denied"), "{refused}");
 }
 
 #[test]

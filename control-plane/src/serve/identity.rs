@@ -55,6 +55,13 @@ impl IdentityService {
                 if matches!(error, CertifyError::Issue(IssueError::Expired)) {
                     self.record.issuer_expired(&message);
                 }
+                if let CertifyError::Denied {
+                    account: Some(account),
+                    ..
+                } = &error
+                {
+                    self.record.denied(account, message.clone());
+                }
                 Err(Status::new(code(&error), message))
             }
         }
@@ -75,7 +82,8 @@ impl Identity for IdentityService {
 /// Returns the status codes of Linkerd's identity service.
 fn code(error: &CertifyError) -> Code {
     match error {
-        CertifyError::NoIssuer => Code::Unavailable,
+        CertifyError::NoIssuer | CertifyError::UnknownDenied => Code::Unavailable,
+        CertifyError::Denied { .. } => Code::PermissionDenied,
         CertifyError::Missing(_) => Code::InvalidArgument,
         CertifyError::Csr(error) if error.is_malformed() => Code::InvalidArgument,
         CertifyError::Csr(_) | CertifyError::IdentityMismatch { .. } => Code::FailedPrecondition,

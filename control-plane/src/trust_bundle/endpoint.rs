@@ -226,6 +226,7 @@ mod tests {
                 number: 7,
                 anchors: anchors.to_owned(),
                 foreign: Default::default(),
+                denied: None,
             }))
         };
         let status = |method, path, bundle| respond(&method, path, bundle).status();

@@ -20,7 +20,9 @@ use mesh_core::rights::{self, Right};
 use mesh_core::trust_domain::{ForeignBundle, SequenceRefusal, refresh_after};
 use mesh_k8s::crd::Link;
 use mesh_k8s::foreign_domain::recorded::{Recorded, RecordedDomain};
-use mesh_k8s::foreign_domain::{ForeignDomain, LinkName, select};
+use mesh_k8s::foreign_domain::{
+    DOMAIN_LABEL, FAILING_METRIC, FETCHED_METRIC, ForeignDomain, LinkName, select,
+};
 use mesh_k8s::trust::fingerprint;
 use mesh_runtime::log::chain;
 use mesh_runtime::metrics::{Labels, Registry};
@@ -330,15 +332,14 @@ impl ForeignDomains {
 fn export(registry: &Registry, states: States) {
     registry.on_scrape(move |scrape| {
         for (name, state) in states.lock().iter() {
-            let labels = Labels::new().with("trust_domain", name.clone());
+            let labels = Labels::new().with(DOMAIN_LABEL, name.clone());
             let since = state.fetched.unwrap_or(UNIX_EPOCH).duration_since(UNIX_EPOCH);
             let help = "Unix time of the last bundle of a foreign trust domain that this replica fetched; 0 before the first";
             let seconds = since.unwrap_or_default().as_secs_f64().floor();
-            let fetched = "mesh_foreign_bundle_fetched_timestamp_seconds";
-            scrape.gauge(fetched, help, &labels, seconds);
+            scrape.gauge(FETCHED_METRIC, help, &labels, seconds);
             let help = "1 while the bundle of a foreign trust domain cannot be fetched or is refused, so that the last one stays in use, else 0";
             let failing = f64::from(u8::from(state.is_failing));
-            scrape.gauge("mesh_foreign_bundle_failing", help, &labels, failing);
+            scrape.gauge(FAILING_METRIC, help, &labels, failing);
         }
     });
 }

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod denied_identities;
 mod destination;
 mod heartbeat;
 mod identity;

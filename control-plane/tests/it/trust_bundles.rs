@@ -27,17 +27,18 @@ use serde_json::{Value, json};
 use tonic::Streaming;
 
 const PROGRAM: &str = "mesh-workload-api";
-const EAST: &str = "cluster.local";
+pub(crate) const EAST: &str = "cluster.local";
 const WEST: &str = "west.example";
 const ROOTS: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-roots";
-const RECORD: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-bundle";
+pub(crate) const RECORD: &str =
+    "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-bundle";
 const LINK: &str =
     "/apis/multicluster.linkerd.io/v1alpha3/namespaces/linkerd-multicluster/links/west";
 
 /// A cluster with an identity service of a trust domain.
-struct Cluster {
+pub(crate) struct Cluster {
     domain: &'static str,
-    api: ScriptedApi,
+    pub(crate) api: ScriptedApi,
     kube: SocketAddr,
     files: tempfile::TempDir,
     /// Where it serves its bundle.
@@ -45,7 +46,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn new(domain: &'static str) -> Self {
+    pub(crate) async fn new(domain: &'static str) -> Self {
         let api = ScriptedApi::default();
         let cluster = Self {
             domain,
@@ -66,7 +67,7 @@ impl Cluster {
     }
 
     /// Has the mesh trust these anchors, in the object of the operator and in all volumes.
-    fn trust(&self, anchors: &str) {
+    pub(crate) fn trust(&self, anchors: &str) {
         fs::write(self.path("anchors.pem"), anchors).unwrap();
         let name = "linkerd-identity-trust-roots";
         let roots = json!({
@@ -77,20 +78,29 @@ impl Cluster {
     }
 
     /// Has the mesh issue by an issuer below this anchor.
-    fn issue(&self, anchor: &TestCa) {
+    pub(crate) fn issue(&self, anchor: &TestCa) {
         let issuer = anchor.intermediate();
         let (certificate, key) = issuer.issuer_pem();
         fs::write(self.path("key.pem"), key).unwrap();
         fs::write(self.path("crt.pem"), certificate).unwrap();
     }
 
-    async fn replica(&self, more: &[String]) -> Controller {
+    pub(crate) async fn replica(&self, more: &[String]) -> Controller {
+        let publish = ["--publish-trust-roots".to_owned()];
+        self.start(&[&publish, more].concat()).await
+    }
+
+    /// A replica that sends proxies nothing.
+    pub(crate) async fn silent_replica(&self) -> Controller {
+        self.start(&[]).await
+    }
+
+    async fn start(&self, more: &[String]) -> Controller {
         let mut args = vec![
             format!("--identity-trust-domain={}", self.domain),
             format!("--issuer-dir={}", self.files.path().display()),
             format!("--trust-anchors={}", self.path("anchors.pem").display()),
             format!("--kubeconfig={}", self.path("kubeconfig").display()),
-            "--publish-trust-roots".to_owned(),
         ];
         args.extend_from_slice(more);
         let controller = Controller::start("identity", "--addr", "--admin-addr", &args);

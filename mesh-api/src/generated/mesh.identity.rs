@@ -12,6 +12,10 @@ pub struct TrustBundle {
     /// The anchors of foreign trust domains. Receivers that do not know the field trust none of them.
     #[prost(message, repeated, tag = "3")]
     pub foreign: ::prost::alloc::vec::Vec<ForeignAnchors>,
+    /// Who is denied. Without the message, the sender does not know of denied identities, and receivers
+    /// keep their last list.
+    #[prost(message, optional, tag = "4")]
+    pub denied: ::core::option::Option<DeniedIdentities>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ForeignAnchors {
@@ -21,6 +25,12 @@ pub struct ForeignAnchors {
     /// In PEM.
     #[prost(string, tag = "2")]
     pub anchors: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeniedIdentities {
+    /// DNS names, SPIFFE identities, and "*." with the end of DNS names.
+    #[prost(string, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Generated client implementations.
 pub mod trust_anchors_client {

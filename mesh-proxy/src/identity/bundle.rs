@@ -10,11 +10,16 @@
 //! A bundle has the anchors of foreign trust domains besides, which are valid for their names only
 //! (docs/adr/0228). A domain that it no longer has is not trusted from then on, and its connections
 //! end.
+//!
+//! The list of denied identities comes with it, and is in effect from then on (docs/adr/0231). A
+//! service without such a list leaves the last one in effect.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_api::mesh::identity::{self as wire, WatchRequest};
+use mesh_core::deny_list::DenyList;
+use mesh_core::identity::Identity;
 use mesh_core::resilience::Backoff;
 use mesh_core::trust_bundle::{BundleRefusal, TrustBundle};
 use mesh_runtime::metrics::{Counter, Gauge, Labels, Registry};
@@ -24,7 +29,8 @@ use tonic::{Code, Status};
 use crate::config::StreamLimits;
 use crate::control::follow::{Event, RetryDecision, follow};
 use crate::control::{self, Client, stream};
-use crate::tls::{Credentials, TrustAnchors};
+use crate::tls::{Credentials, Peers, TrustAnchors};
+use crate::transport::revocation::Reason;
 use crate::watch;
 
 /// Publishes the bundles that the identity service sends.
@@ -39,9 +45,10 @@ pub(super) struct BundleFollower {
 /// The bundle in use, and where it is published.
 #[derive(Debug)]
 pub(super) struct Bundles {
-    /// The trust domain of the mesh, which no foreign one may overlap; `None` if it is unknown.
-    own_domain: Option<String>,
-    anchors: watch::Sender<TrustAnchors>,
+    own: Own,
+    /// `None` if the anchors come from a file.
+    anchors: Option<watch::Sender<TrustAnchors>>,
+    peers: Peers,
     /// `None` while the environment's anchors are in use.
     current: Option<TrustBundle>,
     /// Whether the service has no trust anchors. Only changes are logged.
@@ -49,6 +56,17 @@ pub(super) struct Bundles {
     number: Gauge,
     foreign: Gauge,
     refused: Counter,
+    is_denied: bool,
+    own_is_denied: Gauge,
+}
+
+/// What a bundle must not contradict.
+#[derive(Debug)]
+pub(super) struct Own {
+    /// The identity of this proxy.
+    pub(super) id: Identity,
+    /// The trust domain of the mesh, which no foreign one may overlap; `None` if it is unknown.
+    pub(super) domain: Option<String>,
 }
 
 /// Why a bundle is not used.
@@ -124,16 +142,19 @@ impl BundleFollower {
 
 impl Bundles {
     pub(super) fn new(
-        own_domain: Option<String>,
-        anchors: watch::Sender<TrustAnchors>,
+        own: Own,
+        anchors: Option<watch::Sender<TrustAnchors>>,
+        peers: Peers,
         registry: &Registry,
     ) -> Self {
         let none = Labels::new();
         Self {
-            own_domain,
+            own,
             anchors,
+            peers,
             current: None,
             is_unsupported: false,
+            is_denied: false,
             number: registry
                 .gauge_family(
                     "mesh_trust_bundle_number",
@@ -150,6 +171,12 @@ impl Bundles {
                 .counter_family(
                     "mesh_trust_bundles_refused_total",
                     "Trust anchors that the identity service sent and this proxy did not use, because they are invalid or have a lower number",
+                )
+                .with(&none),
+            own_is_denied: registry
+                .gauge_family(
+                    "mesh_own_identity_denied",
+                    "1 while the identity of this proxy is denied: peers of the mesh refuse it, and it gets no certificate",
                 )
                 .with(&none),
         }
@@ -182,10 +209,17 @@ impl Bundles {
             return Ok(false);
         }
         let mesh = TrustAnchors::from_pem(&new.anchors)?;
-        let mut foreign = self.anchors.borrow().foreign().clone();
+        if let Some(list) = &new.denied {
+            self.deny(list);
+        }
+        let Some(anchors_in_use) = &self.anchors else {
+            self.current = Some(new);
+            return Ok(false);
+        };
+        let mut foreign = anchors_in_use.borrow().foreign().clone();
         let removed = foreign.retain(|domain| new.foreign.contains_key(domain));
         for (domain, pem) in &new.foreign {
-            if let Err(error) = foreign.insert(domain, pem, self.own_domain.as_deref()) {
+            if let Err(error) = foreign.insert(domain, pem, self.own.domain.as_deref()) {
                 self.refused.inc();
                 tracing::error!(%error, domain, "Anchors of a foreign trust domain refused");
             }
@@ -196,7 +230,7 @@ impl Bundles {
         let (count, domains) = (mesh.len(), foreign.len());
         self.foreign.set(i64::try_from(domains).unwrap_or(i64::MAX));
         let anchors = mesh.with_foreign(foreign);
-        let is_changed = self.anchors.send_if_modified(|current| {
+        let is_changed = anchors_in_use.send_if_modified(|current| {
             let is_changed = *current != anchors;
             if is_changed {
                 *current = anchors;
@@ -204,7 +238,8 @@ impl Bundles {
             is_changed
         });
         // A handshake by the anchors before would be admitted by them, and ends too.
-        removed.end_connections();
+        let ended = removed.end_connections();
+        self.peers.count_ended(Reason::TrustDomain, ended);
         tracing::info!(
             anchors = count,
             number,
@@ -212,6 +247,22 @@ impl Bundles {
             "Received trust anchors"
         );
         Ok(is_changed)
+    }
+
+    fn deny(&mut self, list: &DenyList) {
+        let is_own = list.denies(&self.own.id);
+        self.own_is_denied.set(i64::from(is_own));
+        match (std::mem::replace(&mut self.is_denied, is_own), is_own) {
+            (false, true) => tracing::warn!(
+                id = %self.own.id,
+                "The identity of this proxy is denied: peers of the mesh refuse it, and it gets no certificate"
+            ),
+            (true, false) => {
+                tracing::info!(id = %self.own.id, "The identity of this proxy is no longer denied");
+            }
+            _ => {}
+        }
+        self.peers.deny(list);
     }
 
     fn report(&mut self, status: &Status) {
@@ -262,14 +313,23 @@ mod tests {
                 number,
                 anchors: anchors.to_owned(),
                 foreign: foreign.collect(),
+                denied: None,
             },
+        }
+    }
+
+    fn own(domain: Option<&str>) -> Own {
+        Own {
+            id: Identity::parse("own.test").unwrap(),
+            domain: domain.map(str::to_owned),
         }
     }
 
     fn bundles(anchors: &TestCa, registry: &Registry) -> (Bundles, watch::Receiver<TrustAnchors>) {
         let (publish, published) = watch::channel(anchors.anchors());
-        let own = Some("cluster.local".to_owned());
-        (Bundles::new(own, publish, registry), published)
+        let own = own(Some("cluster.local"));
+        let peers = Peers::new(registry);
+        (Bundles::new(own, Some(publish), peers, registry), published)
     }
 
     #[test]
@@ -350,10 +410,67 @@ mod tests {
     }
 
     #[test]
+    fn list_of_denied_identities_is_that_of_the_last_bundle_with_one() {
+        let ca = TestCa::new();
+        let registry = Registry::new();
+        let (mut bundles, anchors) = bundles(&ca, &registry);
+        let mut apply = |number, entries: Option<&[&str]>| {
+            let Event::Message { first, mut message } = message(number, &ca.pem) else {
+                panic!("not a message");
+            };
+            message.denied = entries.map(|entries| wire::DeniedIdentities {
+                entries: entries.iter().map(|&entry| entry.to_owned()).collect(),
+            });
+            bundles.apply(Event::Message { first, message });
+            let text = String::from_utf8(registry.encode()).unwrap();
+            let value = |name: &str| {
+                let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+                line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+            };
+            ["mesh_denied_identities ", "mesh_own_identity_denied "].map(value)
+        };
+        for (number, entries, expected) in [
+            (1, None, [0, 0]),
+            // A replica of this version sends the same bundle with its list.
+            (1, Some(&["web.test", "own.test"][..]), [2, 1]),
+            (2, None, [2, 1]),
+            // An invalid list is refused with its bundle.
+            (3, Some(&["*"]), [2, 1]),
+            (1, Some(&[]), [2, 1]),
+            (3, Some(&["web.test"]), [1, 0]),
+            (4, Some(&[]), [0, 0]),
+        ] {
+            assert_eq!(apply(number, entries), expected, "{number} {entries:?}");
+        }
+        assert_eq!(*anchors.borrow(), ca.anchors());
+    }
+
+    #[test]
+    fn anchors_of_a_file_stay_and_the_list_of_denied_identities_is_followed() {
+        let ca = TestCa::new();
+        let registry = Registry::new();
+        let mut bundles = Bundles::new(own(None), None, Peers::default(), &registry);
+        let Event::Message { first, mut message } = message(1, &ca.pem) else {
+            panic!("not a message");
+        };
+        let entries = vec!["own.test".to_owned()];
+        message.denied = Some(wire::DeniedIdentities { entries });
+        assert!(!bundles.apply(Event::Message { first, message }));
+        let text = String::from_utf8(registry.encode()).unwrap();
+        for line in [
+            "mesh_own_identity_denied 1\n",
+            "mesh_trust_bundle_number 0\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
     fn mesh_without_a_known_trust_domain_trusts_no_foreign_one() {
         let ca = TestCa::new();
         let (publish, anchors) = watch::channel(ca.anchors());
-        let mut bundles = Bundles::new(None, publish, &Registry::new());
+        let peers = Peers::default();
+        let mut bundles = Bundles::new(own(None), Some(publish), peers, &Registry::new());
         bundles.apply(with_foreign(1, &ca.pem, &[("west.example", &ca.pem)]));
         assert_eq!(*anchors.borrow(), ca.anchors());
     }

@@ -8,13 +8,15 @@ use mesh_runtime::admin::Condition;
 use mesh_runtime::metrics::{Counter, Gauge, GaugeFamily, Labels, Registry};
 use tracing::field::debug;
 
-use crate::tls::{Credentials, CredentialsError, TrustAnchors};
+use crate::tls::{Credentials, CredentialsError, Peers, TrustAnchors};
 use crate::watch;
 
 /// The current credentials of the proxy.
 #[derive(Debug)]
 pub(super) struct Published {
     credentials: watch::Sender<Option<Arc<Credentials>>>,
+    /// All credentials have these.
+    peers: Peers,
     ready: Condition,
     generation: u64,
     metrics: Metrics,
@@ -35,11 +37,13 @@ impl Published {
     /// Publishes to `credentials`. `ready` is set with the first certificate.
     pub(super) fn new(
         credentials: watch::Sender<Option<Arc<Credentials>>>,
+        peers: Peers,
         ready: Condition,
         registry: &Registry,
     ) -> Self {
         Self {
             credentials,
+            peers,
             ready,
             generation: 0,
             metrics: Metrics::new(registry),
@@ -78,7 +82,7 @@ impl Published {
             .unwrap_or_default();
         tracing::info!(id = %own.id(), ?lifetime, "Certified identity");
         self.metrics.certified(expires, SystemTime::now());
-        self.credentials.send_replace(Some(Arc::new(own)));
+        self.publish(own);
         self.ready.set(true);
     }
 
@@ -91,9 +95,14 @@ impl Published {
         let current = self.credentials.borrow().clone()?;
         let generation = self.next_generation();
         let replaced = current.with_anchors(anchors, generation).map(|own| {
-            self.credentials.send_replace(Some(Arc::new(own)));
+            self.publish(own);
         });
         Some(replaced)
+    }
+
+    fn publish(&self, own: Credentials) {
+        let own = own.with_peers(&self.peers);
+        self.credentials.send_replace(Some(Arc::new(own)));
     }
 
     /// Counts and logs that no certificate was obtained. The current one stays.

@@ -52,7 +52,12 @@ async fn start_with(ca: &TestCa, changes: &[(&str, Option<&str>)]) -> Running {
         &registry,
     );
     let readiness = Readiness::new();
-    let published = Published::new(publish, readiness.condition("identity"), &registry);
+    let published = Published::new(
+        publish,
+        Peers::default(),
+        readiness.condition("identity"),
+        &registry,
+    );
     let certifier = Certifier::new(
         &config.identity,
         service,

@@ -37,7 +37,7 @@ pub(crate) async fn connect(
         .client_config(&session)
         .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
     let admission = credentials.admit(&peer.id)?;
-    perform_handshake(io, config, peer, purpose, admission).await
+    perform_handshake(io, config, peer, purpose, Some(admission)).await
 }
 
 /// Performs a handshake as a client without a certificate, to request the first one.

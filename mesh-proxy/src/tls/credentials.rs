@@ -14,12 +14,13 @@ use rustls_pki_types::CertificateDer;
 use super::chains::VerifiedChains;
 use super::csr::CertificateRequest;
 use super::error::{CredentialsError, TlsError};
+use super::peers::Peers;
 use super::sessions::{ClientConfigs, SessionKey, TicketStore};
 use super::trust::{DomainBundles, TrustAnchors};
 use super::verify::{self, ClientVerifier, ServerVerifier};
 use super::{certificate, crypto};
 use crate::transport::header;
-use crate::transport::revocation::Admission;
+use crate::transport::revocation::{Admission, Reason};
 
 /// A certificate that was issued to this proxy.
 #[derive(Clone, Debug)]
@@ -38,6 +39,7 @@ pub(crate) struct Credentials {
     not_after: SystemTime,
     generation: u64,
     anchors: TrustAnchors,
+    peers: Peers,
     certificate: Arc<SingleCertAndKey>,
     certified: Arc<CertifiedKey>,
     server: Arc<ServerConfig>,
@@ -127,6 +129,7 @@ impl Credentials {
             not_after: UNIX_EPOCH + Duration::from_secs(not_after),
             generation,
             anchors: anchors.clone(),
+            peers: Peers::default(),
             certificate,
             certified,
             server,
@@ -134,6 +137,13 @@ impl Credentials {
             clients: ClientConfigs::default(),
             server_chains: Arc::default(),
         })
+    }
+
+    /// Admits connections by these peers from now on.
+    #[must_use]
+    pub(crate) fn with_peers(mut self, peers: &Peers) -> Self {
+        self.peers = peers.clone();
+        self
     }
 
     pub(crate) fn id(&self) -> &Identity {
@@ -162,16 +172,16 @@ impl Credentials {
         verify::verify_own_chain(&self.certified.cert, &self.id, &mesh).is_ok()
     }
 
-    /// Admits a connection with a verified peer. It ends with the trust in the peer's domain, if
-    /// that is a foreign one.
-    pub(super) fn admit(&self, peer: &Identity) -> Result<Option<Arc<Admission>>, TlsError> {
-        let Some(revocation) = self.anchors.revocation_of(peer) else {
-            return Ok(None);
-        };
-        let admission = revocation.admit();
-        admission
-            .map(Some)
-            .ok_or_else(|| TlsError::Revoked(peer.clone()))
+    /// Admits a connection with a verified peer, also of a resumed session. It ends when the peer
+    /// is denied, and with the trust in the peer's domain, if that is a foreign one.
+    pub(super) fn admit(&self, peer: &Identity) -> Result<Arc<Admission>, TlsError> {
+        let domain = self.anchors.revocation_of(peer);
+        self.peers
+            .admit(peer, domain)
+            .map_err(|reason| match reason {
+                Reason::TrustDomain => TlsError::Revoked(peer.clone()),
+                Reason::Denied => TlsError::Denied(peer.clone()),
+            })
     }
 
     #[cfg(test)]

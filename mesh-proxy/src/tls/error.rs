@@ -59,4 +59,6 @@ pub(crate) enum TlsError {
     ServerName(String),
     #[error("the trust domain of {0} is no longer trusted")]
     Revoked(Identity),
+    #[error("the identity {0} is denied")]
+    Denied(Identity),
 }

@@ -54,10 +54,8 @@ async fn perform_handshake(
             let connection = UnbufferedServerConnection::new(config)
                 .map_err(|error| TlsError::Handshake(std::io::Error::other(error)))?;
             let (mut stream, info) = handshake::perform(io, connection, client_info).await?;
-            if let Some(id) = &info.id
-                && let Some(admission) = credentials.admit(id)?
-            {
-                stream.end_with(admission);
+            if let Some(id) = &info.id {
+                stream.end_with(credentials.admit(id)?);
             }
             Ok((Io::records(stream), info))
         }

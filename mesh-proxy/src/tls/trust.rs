@@ -13,7 +13,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
 use super::{certificate, crypto};
-use crate::transport::revocation::Revocation;
+use crate::transport::revocation::{Reason, Revocation};
 
 /// The trust anchors of the mesh and of trust domains. The latter are valid for the identities of
 /// their domain only. Cheap to clone. Sets with the same certificates in the same order are equal.
@@ -219,15 +219,17 @@ impl ForeignDomains {
 }
 
 impl RemovedDomains {
-    /// Ends the connections of the domains.
-    pub(crate) fn end_connections(&self) {
+    /// Ends the connections of the domains, and returns how many there were.
+    pub(crate) fn end_connections(&self) -> u64 {
+        let mut ended = 0;
         for (domain, removed) in &self.0 {
             tracing::info!(
                 domain,
                 "Foreign trust domain is no longer trusted; its connections end"
             );
-            removed.revocation.revoke();
+            ended += removed.revocation.revoke(Reason::TrustDomain);
         }
+        ended
     }
 }
 

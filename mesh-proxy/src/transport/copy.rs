@@ -131,16 +131,34 @@ impl Duplex {
             {
                 Poll::Ready(Ok(()))
             }
-            _ => Poll::Pending,
+            _ => self.poll_revoked(cx).map(Err),
         }
+    }
+
+    /// Ready when the trust in a peer has ended, whatever the copying waits for.
+    fn poll_revoked(&self, cx: &Context<'_>) -> Poll<Failure> {
+        for (io, side) in [(&self.client, Side::Client), (&self.server, Side::Server)] {
+            if let Err(error) = io.tcp().watch_revocation(cx) {
+                let error = DirectionError::Read(error);
+                return Poll::Ready(Failure { side, error });
+            }
+        }
+        Poll::Pending
     }
 
     /// Passes on that the connection of one side has failed, after the bytes that it had received.
     async fn fail(mut self, failure: Failure, scratch: &Scratch) -> Result<(), CopyError> {
         let Failure { side, error } = failure;
-        let passed_on = timeout(RESET_TIME, self.pass_on_rest(side, scratch)).await;
-        if passed_on.is_err() {
-            tracing::debug!(to = %side.other(), "Reset overtakes bytes that the peer does not read");
+        let failed = match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        };
+        // A peer that is no longer trusted does not wait for the other one.
+        if !failed.tcp().is_revoked() {
+            let passed_on = timeout(RESET_TIME, self.pass_on_rest(side, scratch)).await;
+            if passed_on.is_err() {
+                tracing::debug!(to = %side.other(), "Reset overtakes bytes that the peer does not read");
+            }
         }
         self.ended_by = Cause::of_error(error.source());
         let (own, other) = match side {

@@ -235,6 +235,11 @@ impl Io {
         Ok(())
     }
 
+    /// See [`Socket::watch_revocation`].
+    pub(crate) fn watch_revocation(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.tcp().watch_revocation(cx)
+    }
+
     /// Makes the kernel reset the connection when it is dropped, so that the peer cannot take the
     /// close for the end of the stream.
     pub(crate) fn reset_on_close(&self) {

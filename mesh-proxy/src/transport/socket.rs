@@ -29,7 +29,7 @@ pub struct Socket {
     /// Whether the peer receives an RST when the socket is dropped. Atomic for [`Sync`], never
     /// contended.
     is_reset_on_close: AtomicBool,
-    /// Present if the connection may end with the trust in its peer's domain.
+    /// Present if the connection may end with the trust in its peer.
     admission: Option<Arc<Admission>>,
 }
 
@@ -120,20 +120,29 @@ impl Socket {
         self.admission = Some(admission);
     }
 
+    /// Whether the connection has ended with the trust in its peer.
+    pub(super) fn is_revoked(&self) -> bool {
+        let admission = self.admission.as_ref();
+        admission.is_some_and(|it| it.is_revoked())
+    }
+
+    /// Has the task woken when the connection is revoked, for tasks that wait for something else.
+    /// Fails if it has been.
+    pub(super) fn watch_revocation(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.admission.as_ref().map_or(Ok(()), |it| it.wait(cx))
+    }
+
     /// Fails if the connection is revoked.
     fn check_admission(&self) -> io::Result<()> {
         self.admission.as_ref().map_or(Ok(()), |it| it.check())
     }
 
-    /// Has the task woken when the connection is revoked, if it has to wait for bytes.
+    /// Has the task woken when the connection is revoked, if it has to wait for the socket.
     fn or_revoked<T>(&self, polled: Poll<io::Result<T>>, cx: &Context<'_>) -> Poll<io::Result<T>> {
-        match &self.admission {
-            Some(admission) if polled.is_pending() => {
-                admission.wait(cx)?;
-                Poll::Pending
-            }
-            _ => polled,
+        if polled.is_pending() {
+            self.watch_revocation(cx)?;
         }
+        polled
     }
 
     /// Shuts both directions down. Does nothing if the connection has ended.
@@ -294,11 +303,12 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check_admission()?;
-        match &mut self.stream {
+        let written = match &mut self.stream {
             Stream::Kernel(tcp) => Pin::new(tcp).poll_write(cx, bytes),
             #[cfg(feature = "simulation")]
             Stream::Simulated(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        };
+        self.or_revoked(written, cx)
     }
 
     fn poll_write_vectored(
@@ -307,11 +317,12 @@ impl AsyncWrite for Socket {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check_admission()?;
-        match &mut self.stream {
+        let written = match &mut self.stream {
             Stream::Kernel(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
             #[cfg(feature = "simulation")]
             Stream::Simulated(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
+        };
+        self.or_revoked(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -13,6 +13,7 @@ mod harness;
 
 mod accept;
 mod balance;
+mod denied;
 mod exemplars;
 mod faults;
 mod foreign;

@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) faults: BTreeMap<&'static str, Fault>,
     /// Writes to paths that contain this text are refused with this status.
     refused: Option<(&'static str, u16)>,
+    /// The user that every token is of, for TokenReviews.
+    user: Option<&'static str>,
     writes: Vec<Write>,
 }
 
@@ -110,6 +112,11 @@ impl ScriptedApi {
         self.0.lock().refused = Some((part, status));
     }
 
+    /// Authenticates every token as this user.
+    pub fn authenticate_as(&self, user: &'static str) {
+        self.0.lock().user = Some(user);
+    }
+
     /// Returns the successful writes to paths with this part.
     pub fn writes(&self, part: &str) -> Vec<Write> {
         let state = self.0.lock();
@@ -153,6 +160,16 @@ impl ScriptedApi {
                 // A question, which is not stored: everything is authorized.
                 if path.ends_with("/selfsubjectaccessreviews") {
                     object["status"] = json!({ "allowed": true });
+                    return response(StatusCode::CREATED, &object);
+                }
+                if path.ends_with("/tokenreviews")
+                    && let Some(user) = self.0.lock().user
+                {
+                    let audiences = object["spec"]["audiences"].clone();
+                    object["status"] = json!({
+                        "authenticated": true, "audiences": audiences,
+                        "user": { "username": user, "uid": "u" },
+                    });
                     return response(StatusCode::CREATED, &object);
                 }
                 let creates = parts.method == Method::POST;

@@ -285,6 +285,10 @@ impl Connection {
             // The reader of the body has got the error.
             return Poll::Ready(Error::Incomplete);
         }
+        // The connection may wait for the server only.
+        if let Err(error) = inner.io.watch_revocation(cx) {
+            return Poll::Ready(Error::Read(error));
+        }
         if !matches!(inner.body, BodyDecoder::Complete) {
             inner.wait_for_body(cx);
             return Poll::Pending;

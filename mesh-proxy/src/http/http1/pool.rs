@@ -3,7 +3,7 @@
 //! closed.
 //!
 //! An idle connection is polled only when it is taken, except for the oldest one if the server is
-//! watched ([`ServerWatcher`]).
+//! watched ([`ServerWatcher`]). All of them are closed when the trust in the server ends.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
@@ -25,7 +25,7 @@ pub(in crate::http) struct Pool {
     settings: Http1Pool,
     /// Whether the maintenance task runs. It ends when there are no idle connections.
     has_maintenance_task: Cell<bool>,
-    /// The maintenance task, while it waits for the oldest connection to end.
+    /// The maintenance task, while it waits for connections to end.
     maintenance_waker: RefCell<Option<Waker>>,
     watcher: Option<Rc<dyn ServerWatcher>>,
     /// Whether the server has ever kept a connection open after a response. If not, closed
@@ -122,17 +122,32 @@ impl Pool {
         let mut idle = self.idle.borrow_mut();
         idle.push(IdleConnection { connection, since });
         let is_first = idle.len() == 1;
+        let added = idle[idle.len() - 1].connection.clone();
         drop(idle);
         if !self.has_maintenance_task.replace(true) {
             tokio::task::spawn_local(maintain_idle(
                 Rc::downgrade(self),
                 self.settings.idle_timeout,
             ));
-        } else if is_first && let Some(maintenance_waker) = &*self.maintenance_waker.borrow() {
+        } else if let Some(maintenance_waker) = &*self.maintenance_waker.borrow() {
             let mut cx = Context::from_waker(maintenance_waker);
-            if self.poll_oldest_end(&mut cx).is_ready() {
+            let has_ended = is_first && self.poll_oldest_end(&mut cx).is_ready();
+            if has_ended || added.poll_revoked(&cx).is_ready() {
                 maintenance_waker.wake_by_ref();
             }
+        }
+    }
+
+    /// Ready when the trust in the server has ended.
+    fn poll_revoked(&self, cx: &Context<'_>) -> Poll<()> {
+        let idle = self.idle.borrow();
+        let revoked = idle.iter().map(|idle| idle.connection.poll_revoked(cx));
+        // All of them have to know the task.
+        let revoked = revoked.filter(Poll::is_ready).count();
+        if revoked == 0 {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
         }
     }
 
@@ -251,8 +266,8 @@ impl BodySender for ConnectionUpload {
     }
 }
 
-/// Closes connections after they have been idle for between one and two times `timeout`, and as
-/// soon as the server has closed the oldest.
+/// Closes connections after they have been idle for between one and two times `timeout`, as soon as
+/// the server has closed the oldest, and as soon as the trust in the server ends.
 async fn maintain_idle(pool: Weak<Pool>, timeout: Duration) {
     let mut timer = pin!(tokio::time::sleep(timeout));
     loop {
@@ -260,12 +275,10 @@ async fn maintain_idle(pool: Weak<Pool>, timeout: Duration) {
             let Some(pool) = pool.upgrade() else {
                 return Poll::Ready(());
             };
-            if pool.poll_oldest_end(cx).is_ready() {
+            if pool.poll_oldest_end(cx).is_ready() || pool.poll_revoked(cx).is_ready() {
                 return Poll::Ready(());
             }
-            if pool.watcher.is_some() {
-                *pool.maintenance_waker.borrow_mut() = Some(cx.waker().clone());
-            }
+            *pool.maintenance_waker.borrow_mut() = Some(cx.waker().clone());
             timer.as_mut().poll(cx)
         })
         .await;

@@ -23,6 +23,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use super::*;
 use crate::config::IdentitySource;
 use crate::config::tests::with_control_plane;
+use crate::tls::Peers;
 use crate::tls::tests::TestCa;
 
 const ID: &str = "spiffe://own.test/vm";
@@ -131,7 +132,12 @@ fn start_with(mesh: &TestCa, changes: &[(&str, Option<&str>)]) -> Running {
     let readiness = Readiness::new();
     let (publish, credentials) = watch::channel(None);
     let (anchors, receive_anchors) = watch::channel(mesh.anchors());
-    let published = Published::new(publish, readiness.condition("identity"), &registry);
+    let published = Published::new(
+        publish,
+        Peers::default(),
+        readiness.condition("identity"),
+        &registry,
+    );
     let source = WorkloadApi::new(&config, api, published, receive_anchors, &registry);
     tokio::spawn(source.run());
     Running {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mesh_api::proto::destination as dst;
+use mesh_core::deny_list::DenyList;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::policy::inbound::ServerPolicy;
 use mesh_core::policy::outbound::{OutboundPolicy, Target};
@@ -50,6 +51,8 @@ pub(crate) enum Issuing {
     /// Valid from and until these numbers of seconds after now.
     Valid(i64, i64),
     Refused,
+    /// As the identity service refuses a denied identity.
+    Denied,
 }
 
 /// The answer for each key; `None` until the test has set it.
@@ -132,13 +135,27 @@ impl ControlPlane {
         foreign: &[(&str, &str)],
     ) {
         let foreign = foreign.iter();
-        let bundle = TrustBundle {
+        self.send_bundle(TrustBundle {
             number,
             anchors: anchors.to_owned(),
             foreign: foreign
                 .map(|(domain, anchors)| ((*domain).to_owned(), (*anchors).to_owned()))
                 .collect(),
-        };
+            denied: None,
+        });
+    }
+
+    /// Sends the anchors of the mesh and a list of denied identities, with a number.
+    pub(crate) fn send_denied(&self, number: u64, entries: &[&str]) {
+        self.send_bundle(TrustBundle {
+            number,
+            anchors: self.anchors(),
+            foreign: Default::default(),
+            denied: Some(DenyList::parse(entries.iter().copied()).unwrap()),
+        });
+    }
+
+    fn send_bundle(&self, bundle: TrustBundle) {
         self.state.bundle_streams.store(0, Ordering::Relaxed);
         self.state.bundles.set((), bundle);
     }

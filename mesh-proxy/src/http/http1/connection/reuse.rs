@@ -27,6 +27,14 @@ impl Connection {
         self.poll_idle_end(&mut cx).is_pending()
     }
 
+    /// Ready when the trust in the peer of an idle connection has ended. Reads nothing.
+    pub(crate) fn poll_revoked(&self, cx: &Context<'_>) -> Poll<()> {
+        match self.inner().io.watch_revocation(cx) {
+            Ok(()) => Poll::Pending,
+            Err(_revoked) => Poll::Ready(()),
+        }
+    }
+
     /// Ready when an idle connection has been closed or has received bytes.
     pub(crate) fn poll_idle_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner();

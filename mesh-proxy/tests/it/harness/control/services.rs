@@ -79,8 +79,14 @@ impl Script for ControlPlane {
         if request.token != b"the-token" {
             return Err(Status::unauthenticated("unknown token"));
         }
-        let Issuing::Valid(from, to) = *self.state.issuing.lock() else {
-            return Err(Status::unavailable("no certificates for now"));
+        let (from, to) = match *self.state.issuing.lock() {
+            Issuing::Valid(from, to) => (from, to),
+            Issuing::Refused => return Err(Status::unavailable("no certificates for now")),
+            Issuing::Denied => {
+                let problem =
+                    "a is denied (ConfigMap linkerd-denied-identities of the control plane)";
+                return Err(Status::permission_denied(problem));
+            }
         };
         let now = OffsetDateTime::now_utc();
         let authority = self.state.authority.lock();
