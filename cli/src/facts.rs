@@ -32,8 +32,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use self::{
-    multicluster::{Credentials, LinkFacts, Multicluster, Target, TargetMesh},
+    multicluster::{Credentials, LinkFacts, Multicluster, Replica, Target, TargetMesh},
     permission::Permission,
+    trust::Trust,
     viz::{SelfCheck, Viz},
 };
 use crate::analyze::kinds::POLICIES;
@@ -155,6 +156,8 @@ pub(crate) struct Objects {
     pub(crate) trust_roots: Fact<Vec<ConfigMap>>,
     /// The trust anchors that the identity service sends, with their number.
     pub(crate) trust_bundle: Fact<Option<ConfigMap>>,
+    /// The list of denied identities.
+    pub(crate) denied_identities: Fact<Option<ConfigMap>>,
     /// The Secret of a rotation of the trust anchor, while it lasts.
     pub(crate) rotation: Fact<Option<Secret>>,
     /// The metadata of the issuer's Secret.
@@ -193,16 +196,6 @@ pub(crate) struct AccessReview {
     pub(crate) account: Option<&'static str>,
     pub(crate) permission: Permission,
     pub(crate) allowed: Fact<bool>,
-}
-
-/// The trust anchors and the issuer, in DER.
-#[derive(Debug)]
-pub(crate) struct Trust {
-    pub(crate) anchors: Fact<Vec<Vec<u8>>>,
-    /// The issuer followed by the intermediates up to the anchor.
-    pub(crate) issuer: Fact<Vec<Vec<u8>>>,
-    /// Whether the issuer's key matches its certificate.
-    pub(crate) key: Fact<()>,
 }
 
 #[derive(Debug)]
@@ -553,6 +546,7 @@ impl Objects {
             config: not_queried(),
             trust_roots: not_queried(),
             trust_bundle: not_queried(),
+            denied_identities: not_queried(),
             rotation: not_queried(),
             issuer: not_queried(),
             webhook_secret: not_queried(),

@@ -93,6 +93,27 @@ async fn healthy_link_has_no_problem() {
     assert_eq!(output.status.code(), Some(1), "missing definitions fail");
 }
 
+/// Proxies of the two accept each other, so that nothing has failed.
+#[tokio::test]
+async fn link_to_a_cluster_with_anchors_of_its_own_has_only_a_warning() {
+    let mut world = World::healthy().await;
+    world.exchange_bundles();
+    let output = check(world.serve().await, "json").await;
+    let rows = rows(&output);
+    let is_of_links = |row: &&Value| {
+        let name = row["name"].as_str().unwrap_or_default();
+        name.contains("multicluster") && row["result"] != "success"
+    };
+    let wrong: Vec<(&Value, &Value)> = rows
+        .iter()
+        .filter(is_of_links)
+        .map(|row| (&row["name"], &row["result"]))
+        .collect();
+    let warning = ("l5d-multicluster-clusters-share-anchors", "warning");
+    let expect = [(&Value::from(warning.0), &Value::from(warning.1))];
+    assert_eq!(wrong, expect, "{}", output_text(&output));
+}
+
 /// The table has what the JSON has.
 #[tokio::test]
 async fn table_prints_object_repair_and_where_to_read_on() {

@@ -1,6 +1,7 @@
 //! Trust anchors, issuer and the certificates of proxies.
 
 mod bundles;
+mod denied;
 
 use mesh_k8s::inject::TOKEN_AUDIENCE;
 use x509_parser::certificate::X509Certificate;
@@ -138,6 +139,18 @@ pub(super) const CATEGORY: Category = Category {
             bundles::proxies_trust,
         )
         .explained_by(&[TRUST, &["trust-roots-published"]]),
+        Check::new(
+            "denied-identities",
+            "the list of denied identities is valid",
+            "kubectl -n {ns} edit configmap linkerd-denied-identities: the last valid list is in effect until it is corrected",
+            denied::list_valid,
+        ),
+        Check::new(
+            "denied-identities-followed",
+            "proxies follow the list of denied identities",
+            "kubectl -n NAMESPACE rollout restart WORKLOAD gives pods a proxy that follows it; AuthorizationPolicies keep denied identities from pods with Linkerd's proxy",
+            denied::followed,
+        ),
         Check::new(
             "token-audience",
             "proxies have tokens for the identity service",

@@ -7,6 +7,7 @@ mod gateways;
 mod links;
 mod mirrors;
 mod targets;
+mod trust;
 
 use mesh_k8s::crd::Link;
 use mesh_k8s::kinds::{Pod, ResourceExt};
@@ -22,6 +23,9 @@ const INSTALL: &str = "meshctl multicluster install | kubectl apply -f - (after 
 /// How to write a Link and its credentials again.
 const LINK_AGAIN: &str =
     "meshctl --context TARGET multicluster link-gen --cluster-name NAME | kubectl apply -f -";
+
+/// How to write the trust bundle of a linked cluster again.
+const TRUST_AGAIN: &str = "meshctl --context TARGET multicluster trust-gen --cluster-name NAME | kubectl apply -f - (with a Link: link-gen --trust-bundle)";
 
 /// Returns how to write the Link to a cluster and its credentials again.
 fn link_again(cluster: &str) -> String {
@@ -81,12 +85,28 @@ pub(super) const CATEGORY: Category = Category {
             targets::clocks,
         ),
         Check::new(
+            "multicluster-trust-domains",
+            "trust domains of clusters with trust anchors of their own are trusted",
+            TRUST_AGAIN,
+            trust::domains,
+        ),
+        Check::new(
+            "multicluster-trust-bundles",
+            "their trust bundles are current",
+            TRUST_AGAIN,
+            trust::bundles,
+        ),
+        Check::new(
             "l5d-multicluster-clusters-share-anchors",
             "linked clusters have the same trust anchors",
-            "add the anchors of each cluster to ConfigMap linkerd-identity-trust-roots of the other one",
+            "add the anchors of each cluster to ConfigMap linkerd-identity-trust-roots of the other one; clusters with different trust domains can exchange their trust bundles instead: meshctl multicluster link-gen --trust-bundle and trust-gen",
             targets::anchors,
         )
-        .explained_by(&[&["l5d-smc-target-clusters-access"]]),
+        .explained_by(&[&[
+            "l5d-smc-target-clusters-access",
+            "multicluster-trust-domains",
+            "multicluster-trust-bundles",
+        ]]),
         Check::new(
             "l5d-multicluster-source-rbac-correct",
             "mirror controllers have their permissions",
@@ -135,6 +155,7 @@ pub(super) const CATEGORY: Category = Category {
             "l5d-multicluster-service-mirror-running",
             "l5d-multicluster-source-rbac-correct",
             "l5d-multicluster-clusters-share-anchors",
+            "multicluster-trust-bundles",
             "l5d-smc-target-clusters-access",
         ]]),
         Check::new(

@@ -20,6 +20,7 @@ mod multicluster;
 mod objects;
 mod planted;
 mod rotation;
+mod trust_bundles;
 mod unlisted;
 mod viz;
 
@@ -34,6 +35,7 @@ fn all_faults() -> impl Iterator<Item = &'static Fault> {
         viz::FAULTS,
         multicluster::FAULTS,
         rotation::FAULTS,
+        trust_bundles::FAULTS,
     ];
     all.into_iter().flatten()
 }

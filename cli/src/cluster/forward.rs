@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Api;
+use mesh_core::exposition::{self, Sample};
 use mesh_k8s::kinds::Pod;
 
 use super::{Cluster, error};
 use crate::clients::connection::Connection;
+use crate::clients::http;
 use crate::exit::Failure;
 
 /// API server, kubelet and container runtime add one hop each; a healthy cluster takes tens of
@@ -51,5 +53,30 @@ impl Cluster {
             connection.failure_reason = Some(Box::pin(failure_reason));
         }
         Ok(connection)
+    }
+
+    /// Returns the metrics at a port of a pod. The limit is of the connection and of the response
+    /// each.
+    pub(crate) async fn metrics(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+        timeout: Duration,
+    ) -> anyhow::Result<Vec<Sample>> {
+        let server = format!("port {port} of pod {namespace}/{pod}");
+        let connection = self.forward_within(namespace, pod, port, timeout);
+        let request = http::Get {
+            server: &server,
+            host: "localhost",
+            path: "/metrics",
+            timeout,
+        };
+        let (status, body) = http::get_any_status(connection.await?, &request).await?;
+        anyhow::ensure!(
+            status == ::http::StatusCode::OK,
+            "GET /metrics from {server} returned {status}"
+        );
+        Ok(exposition::parse(&body))
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use kube::api::ListParams;
 use mesh_core::annotation::MIRRORED_CLUSTER;
-use mesh_core::exposition::{self, Sample};
+use mesh_core::exposition::Sample;
 use mesh_k8s::kinds::{Lease, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use super::{Cluster, error};
-use crate::clients::{self, http};
+use crate::clients;
 use crate::exit::Failure;
 use crate::resource::Scope;
 
@@ -87,21 +87,11 @@ impl Cluster {
     ) -> anyhow::Result<Option<GatewayStatus>> {
         let namespace = leader.namespace().unwrap_or_default();
         let (name, port) = (leader.name_any(), metrics_port(leader));
-        let server = format!("port {port} of pod {namespace}/{name}");
-        let connection = self.forward_within(&namespace, &name, port, timeout);
-        let request = http::Get {
-            server: &server,
-            host: "localhost",
-            path: "/metrics",
-            timeout,
-        };
-        let (status, body) = http::get_any_status(connection.await?, &request).await?;
-        anyhow::ensure!(
-            status == ::http::StatusCode::OK,
-            "GET /metrics from {server} returned {status}"
-        );
-        let found = status_in(&exposition::parse(&body), cluster);
-        Ok(found.map_err(|reason| Failure::Unreachable(format!("{server} {reason}")))?)
+        let metrics = self.metrics(&namespace, &name, port, timeout).await?;
+        let found = status_in(&metrics, cluster);
+        Ok(found.map_err(|reason| {
+            Failure::Unreachable(format!("port {port} of pod {namespace}/{name} {reason}"))
+        })?)
     }
 }
 
@@ -172,6 +162,7 @@ fn millis(value: f64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use mesh_core::exposition;
     use serde_json::json;
 
     use super::*;

@@ -1,10 +1,15 @@
 //! The facts about linked clusters.
 
+use mesh_core::exposition::Sample;
 use mesh_k8s::crd::Link;
+use mesh_k8s::foreign_domain::recorded::Recorded;
+use mesh_k8s::foreign_domain::{ForeignDomain, Refused, select};
 use mesh_k8s::kinds::core::Endpoints;
-use mesh_k8s::kinds::{Deployment, Service};
+use mesh_k8s::kinds::{ConfigMap, Deployment, Service};
+use mesh_k8s::trust::FOREIGN_KEY;
 
-use super::{Fact, Facts, NOT_QUERIED};
+use super::names::TRUST_BUNDLE;
+use super::{Fact, Facts, NOT_QUERIED, fact_ref};
 use crate::cluster::mirrors::GatewayStatus;
 
 #[derive(Debug)]
@@ -22,6 +27,17 @@ pub(crate) struct Multicluster {
     /// The Secrets of the control plane's namespace with the credentials of the destination
     /// controller.
     pub(crate) discovered: Fact<Vec<Credentials>>,
+    /// The ConfigMaps of linked clusters with trust anchors of their own.
+    pub(crate) trust_bundles: Fact<Vec<ConfigMap>>,
+    /// The replicas of the identity service. Queried only if there are such ConfigMaps.
+    pub(crate) replicas: Fact<Vec<Replica>>,
+}
+
+/// A replica of the identity service.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) pod: String,
+    pub(crate) metrics: Fact<Vec<Sample>>,
 }
 
 /// A Secret of the control plane's namespace that is labelled with a cluster.
@@ -98,6 +114,21 @@ impl Facts {
         let mut names = labelled.chain(of_links.map(|link| &link.namespace));
         names.next().map_or("linkerd-multicluster", String::as_str)
     }
+
+    /// Returns the trust domains of linked clusters with trust anchors of their own, and the
+    /// ConfigMaps that are not in effect.
+    pub(crate) fn foreign_domains(&self) -> Fact<(Vec<ForeignDomain>, Vec<Refused>)> {
+        let objects = fact_ref(&self.multicluster.trust_bundles)?;
+        Ok(select(self.values()?.trust_domain(), objects.clone()))
+    }
+
+    /// Returns the bundles of such domains that the identity service sends to proxies.
+    pub(crate) fn recorded_domains(&self) -> Fact<Recorded> {
+        let record = fact_ref(&self.objects.trust_bundle)?.as_ref();
+        let text = record.and_then(|record| record.data.as_ref()?.get(FOREIGN_KEY));
+        Recorded::read(text.map(String::as_str))
+            .map_err(|error| format!("ConfigMap {TRUST_BUNDLE}: data[{FOREIGN_KEY}]: {error}"))
+    }
 }
 
 impl Multicluster {
@@ -111,6 +142,8 @@ impl Multicluster {
             services: Err(unknown()),
             endpoints: Err(unknown()),
             discovered: Err(unknown()),
+            trust_bundles: Err(unknown()),
+            replicas: Err(unknown()),
         }
     }
 }

@@ -13,6 +13,16 @@ use crate::certificate;
 /// anchors of their environment. Linkerd's proxies lack it, because they receive none.
 pub(crate) const NUMBER: &str = "mesh_trust_bundle_number";
 
+/// The trust anchors and the issuer, in DER.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    pub(crate) anchors: Fact<Vec<Vec<u8>>>,
+    /// The issuer followed by the intermediates up to the anchor.
+    pub(crate) issuer: Fact<Vec<Vec<u8>>>,
+    /// Whether the issuer's key matches its certificate.
+    pub(crate) key: Fact<()>,
+}
+
 /// The anchors that the identity service sends.
 pub(crate) struct Sent {
     /// At least the Unix time when they were numbered.

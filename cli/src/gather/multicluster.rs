@@ -2,6 +2,7 @@
 //! each Link show of its target, and what mirror controllers know about gateways.
 
 mod access;
+mod bundles;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,14 @@ pub(super) async fn query(cluster: &Cluster, facts: &mut Facts, timeout: Duratio
     let namespaces = namespaces(facts);
     let pods = cluster.list_within(&namespaces, ListParams::default());
     facts.objects.pods = to_fact("list the pods of the extension", pods.await);
+    if facts
+        .multicluster
+        .trust_bundles
+        .as_ref()
+        .is_ok_and(|it| !it.is_empty())
+    {
+        facts.multicluster.replicas = Box::pin(bundles::replicas(cluster, timeout)).await;
+    }
     let Ok(links) = &facts.multicluster.links else {
         return;
     };
@@ -77,16 +86,20 @@ async fn read_objects(cluster: &Cluster, facts: &mut Facts) {
         tokio::join!(
             objects::config(cluster),
             objects::trust_roots(cluster, &own),
+            objects::trust_bundle(cluster),
             extension_namespaces(cluster),
             links(cluster),
+            bundles::config_maps(cluster),
         )
     };
-    let (config, trust_roots, namespaces, links) = Box::pin(first).await;
+    let (config, roots, bundle, namespaces, links, bundles) = Box::pin(first).await;
     facts.objects.config = config;
-    facts.objects.trust_roots = trust_roots;
+    facts.objects.trust_roots = roots;
+    facts.objects.trust_bundle = bundle;
     let known = &mut facts.multicluster;
     known.namespaces = namespaces;
     known.links = links;
+    known.trust_bundles = bundles;
     let controllers = labelled(&format!("{CONTROLLERS},{MIRRORED_CLUSTER}"));
     let only_gateways = format!("{MIRRORED_GATEWAY},!{MIRRORED_SERVICE}");
     let second = async {

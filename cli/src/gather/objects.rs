@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use kube::Api;
 use kube::api::ListParams;
+use mesh_k8s::denied_identities::CONFIG_MAP as DENIED_IDENTITIES;
 use mesh_k8s::kinds::{ConfigMap, Lease, Pod, ValidatingWebhookConfiguration};
 use serde_json::Value;
 
@@ -108,9 +109,10 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         objects.accounts = to_fact("list the control plane's ServiceAccounts", accounts);
     };
     let third = async {
-        let (trust_roots, trust_bundle, secret, cilium, policies, validators) = tokio::join!(
+        let (trust_roots, trust_bundle, denied, secret, cilium, policies, validators) = tokio::join!(
             trust_roots(cluster, &all.0),
             trust_bundle(cluster),
+            cluster.control_object(DENIED_IDENTITIES),
             cluster.control_object(INJECTOR_SECRET),
             cilium(cluster),
             policies(cluster),
@@ -119,16 +121,18 @@ pub(super) async fn read(cluster: &Cluster, facts: &mut Facts) {
         (
             trust_roots,
             trust_bundle,
+            to_fact("read the list of denied identities", denied),
             to_fact("read the injector's Secret", secret),
             cilium,
             policies,
             validators,
         )
     };
-    let ((), (trust_roots, trust_bundle, secret, cilium, policies, validators)) =
+    let ((), (trust_roots, trust_bundle, denied, secret, cilium, policies, validators)) =
         tokio::join!(Box::pin(second), Box::pin(third));
     objects.trust_roots = trust_roots;
     objects.trust_bundle = trust_bundle;
+    objects.denied_identities = denied;
     objects.webhook_secret = secret;
     objects.cilium = cilium;
     objects.policies = policies;

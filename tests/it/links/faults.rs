@@ -1,10 +1,11 @@
 //! The planted faults, and the rows that name them.
 
+use mesh_test_support::certificates::TestCa;
 use serde_json::{Value, json};
 
 use super::world::{
-    CONFIG, CONTROLLER, CREDENTIALS, DISCOVERY, GATEWAY, LEASE, LINK, MIRROR, MIRROR_ENDPOINTS,
-    PROBE, PROBE_ENDPOINTS, ROOTS, World, kubeconfig, link,
+    BUNDLE, CONFIG, CONTROLLER, CREDENTIALS, DISCOVERY, GATEWAY, LEASE, LINK, MIRROR,
+    MIRROR_ENDPOINTS, PROBE, PROBE_ENDPOINTS, RECORD, ROOTS, World, kubeconfig, link,
 };
 
 /// A fault of a link or a gateway.
@@ -52,11 +53,22 @@ const fn warns(
 const ACCESS: &str = "l5d-smc-target-clusters-access";
 const MATCH: &str = "multicluster-targets-match";
 const GATEWAYS: &str = "multicluster-gateways-match";
+const DOMAINS: &str = "multicluster-trust-domains";
+const BUNDLES: &str = "multicluster-trust-bundles";
+const ANCHORS: &str = "l5d-multicluster-clusters-share-anchors";
 const RUNNING: &str = "l5d-multicluster-service-mirror-running";
 const LINK_AGAIN: &str = "multicluster link-gen --cluster-name east";
 
 fn text(value: &str) -> Value {
     Value::from(value)
+}
+
+/// Has the trust bundle of cluster east be one of another trust domain.
+fn name_domain(world: &mut World, domain: &str) {
+    world.exchange_bundles();
+    let data = &mut world.own.edit(BUNDLE)["data"];
+    data["trust-domain"] = text(domain);
+    data["endpoint-spiffe-id"] = Value::from(format!("spiffe://{domain}/a"));
 }
 
 pub(super) const FAULTS: &[Fault] = &[
@@ -188,12 +200,124 @@ pub(super) const FAULTS: &[Fault] = &[
         |world| world.east.clock_ahead = 120,
     ),
     fails(
-        "l5d-multicluster-clusters-share-anchors",
+        ANCHORS,
         &["cluster east has no trust anchor of this cluster"],
         "linkerd-identity-trust-roots",
         |world| {
-            let other = mesh_test_support::certificates::TestCa::new();
+            let other = TestCa::new();
             world.east.edit(ROOTS)["data"]["ca-bundle.crt"] = text(other.anchor_pem());
+        },
+    ),
+    fails(
+        ANCHORS,
+        &["cluster east has no trust anchor of this cluster"],
+        "both clusters have the trust domain own.example",
+        |world| {
+            let values = json!({
+                "clusterDomain": "east.example", "identityTrustDomain": "own.example",
+            });
+            world.east.edit(CONFIG)["data"]["values"] = Value::from(values.to_string());
+            let other = TestCa::new();
+            world.east.edit(ROOTS)["data"]["ca-bundle.crt"] = text(other.anchor_pem());
+        },
+    ),
+    // Trust bundles.
+    warns(
+        ANCHORS,
+        &[
+            "cluster east",
+            "its anchors trusted for names of east.example only",
+        ],
+        "nothing, as long as the proxies on both sides are of this project",
+        World::exchange_bundles,
+    ),
+    fails(
+        DOMAINS,
+        &["ConfigMap linkerd-trust-bundle-east: data[refresh]: is not known"],
+        "multicluster trust-gen --cluster-name NAME",
+        |world| {
+            world.exchange_bundles();
+            world.own.edit(BUNDLE)["data"]["refresh"] = text("5s");
+        },
+    ),
+    fails(
+        DOMAINS,
+        &[
+            "ConfigMap linkerd-trust-bundle-east",
+            "own.example is the one of this cluster",
+        ],
+        "kubectl -n linkerd delete configmap linkerd-trust-bundle-east",
+        |world| name_domain(world, "own.example"),
+    ),
+    fails(
+        DOMAINS,
+        &[
+            "ConfigMap linkerd-trust-bundle-east",
+            "a.own.example and own.example overlap",
+        ],
+        "another value of identityTrustDomain",
+        |world| name_domain(world, "a.own.example"),
+    ),
+    fails(
+        DOMAINS,
+        &[
+            "ConfigMap linkerd-trust-bundle-east: data[trust-domain] is x.example",
+            "cluster east has the trust domain east.example",
+        ],
+        "link-gen --cluster-name east --trust-bundle",
+        |world| name_domain(world, "x.example"),
+    ),
+    warns(
+        DOMAINS,
+        &[
+            "ConfigMap linkerd-trust-bundle-east",
+            "Link linkerd-multicluster/west does not exist",
+        ],
+        "kubectl -n linkerd delete configmap linkerd-trust-bundle-east",
+        |world| {
+            world.exchange_bundles();
+            world.own.edit(BUNDLE)["data"]["link"] = text("linkerd-multicluster/west");
+            world.own.edit(RECORD)["data"]["foreign"] = text("{}");
+        },
+    ),
+    fails(
+        DOMAINS,
+        &["does not send the anchors of trust domain east.example"],
+        "kubectl -n linkerd logs deploy/linkerd-identity",
+        |world| {
+            world.exchange_bundles();
+            world.own.edit(RECORD)["data"]["foreign"] = text("{}");
+        },
+    ),
+    fails(
+        BUNDLES,
+        &["cluster east: there is no trust anchor of east.example"],
+        "multicluster trust-gen",
+        |world| {
+            world.exchange_bundles();
+            world.record("");
+        },
+    ),
+    warns(
+        BUNDLES,
+        &[
+            "pod linkerd-identity-0 cannot fetch the trust bundle of east.example",
+            "https://192.0.2.1:8443/",
+        ],
+        "kubectl -n linkerd logs linkerd-identity-0 -c identity",
+        |world| {
+            world.exchange_bundles();
+            world.set_bundle_metrics(1);
+        },
+    ),
+    warns(
+        BUNDLES,
+        &["cluster east trusts", "which the trust bundle in use lacks"],
+        "link-gen --cluster-name east --trust-bundle",
+        |world| {
+            world.exchange_bundles();
+            let next = TestCa::new();
+            world.east.edit(ROOTS)["data"]["ca-bundle.crt"] = text(next.anchor_pem());
         },
     ),
     // Links.

@@ -2,6 +2,8 @@
 
 use std::future::ready;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,6 +12,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use mesh_test_support::certificates::TestCa;
 use mesh_test_support::kube_api;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -22,6 +25,8 @@ pub(super) struct World {
     /// Where east will be served.
     listener: TcpListener,
     pub(super) address: SocketAddr,
+    /// What the identity service of the own cluster says about trust bundles.
+    pub(super) bundle_metrics: Arc<Mutex<String>>,
 }
 
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -44,11 +49,19 @@ pub(super) const MIRROR_ENDPOINTS: &str = "/api/v1/namespaces/shop/endpoints/web
 /// In cluster east.
 pub(super) const GATEWAY: &str = "/api/v1/namespaces/linkerd-multicluster/services/linkerd-gateway";
 pub(super) const CONFIG: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-config";
+/// The trust bundle of cluster east, and those that proxies get.
+pub(super) const BUNDLE: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-trust-bundle-east";
+pub(super) const RECORD: &str =
+    "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-bundle";
 pub(super) const ROOTS: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-roots";
 
 const POD: &str = "/api/v1/namespaces/linkerd-multicluster/pods/controller-east-0";
 /// The port with the metrics of the mirror controller.
 const METRICS: u16 = 9999;
+
+const IDENTITY: &str = "/api/v1/namespaces/linkerd/pods/linkerd-identity-0";
+/// The port with the metrics of the identity service.
+const IDENTITY_METRICS: u16 = 9990;
 
 impl World {
     /// Returns two clusters whose Link has no fault.
@@ -61,12 +74,71 @@ impl World {
             east: cluster("east", &anchor),
             listener,
             address,
+            bundle_metrics: Arc::default(),
         };
         world.east.token = Some("secret");
         world.east.put(GATEWAY, gateway());
         world.add_link();
         world.add_controller().await;
+        world.add_identity().await;
         world
+    }
+
+    /// Gives cluster east trust anchors of its own, which its trust bundle makes trusted.
+    pub(super) fn exchange_bundles(&mut self) {
+        let anchor = TestCa::new().anchor_pem().to_owned();
+        self.east.edit(ROOTS)["data"]["ca-bundle.crt"] = json!(anchor);
+        let der: String = anchor.lines().filter(|it| !it.starts_with('-')).collect();
+        let bundle = json!({
+            "keys": [{ "use": "x509-svid", "x5c": [der] }], "spiffe_sequence": 7,
+        });
+        self.own.put(
+            BUNDLE,
+            json!({
+                "metadata": {
+                    "name": "linkerd-trust-bundle-east", "namespace": "linkerd",
+                    "labels": { "multicluster.linkerd.io/trust-bundle-of": "east" },
+                },
+                "data": {
+                    "trust-domain": "east.example",
+                    "endpoint-url": "https://192.0.2.1:8443/",
+                    "endpoint-profile": "https_spiffe",
+                    "endpoint-spiffe-id": "spiffe://east.example/ns/linkerd/sa/linkerd-identity",
+                    "bundle.json": bundle.to_string(),
+                    "link": "linkerd-multicluster/east",
+                },
+            }),
+        );
+        self.record(&anchor);
+        self.set_bundle_metrics(0);
+    }
+
+    /// Records the anchors of cluster east that proxies get.
+    pub(super) fn record(&mut self, anchors: &str) {
+        let foreign = json!({
+            "east.example": { "origin": "first", "sequence": 7, "anchors": anchors },
+        });
+        self.own.put(
+            RECORD,
+            json!({
+                "metadata": { "name": "linkerd-identity-trust-bundle", "namespace": "linkerd" },
+                "data": { "number": "7", "foreign": foreign.to_string() },
+            }),
+        );
+    }
+
+    /// Sets whether the identity service fails to fetch the bundle of cluster east, after it has
+    /// fetched one just now.
+    pub(super) fn set_bundle_metrics(&self, failing: u8) {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("a time");
+        let label = "{trust_domain=\"east.example\"}";
+        let text = format!(
+            "mesh_foreign_bundle_fetched_timestamp_seconds{label} {}\nmesh_foreign_bundle_failing{label} {failing}\n",
+            now.as_secs()
+        );
+        *self.bundle_metrics.lock() = text;
     }
 
     /// Serves both clusters until the runtime ends, and returns the address of the own one.
@@ -143,6 +215,27 @@ impl World {
                     },
                 },
                 "type": "mirror.linkerd.io/remote-kubeconfig", "data": data,
+            }),
+        );
+    }
+
+    async fn add_identity(&mut self) {
+        let text = self.bundle_metrics.clone();
+        let metrics = kube_api::start(move |_request| {
+            let text = text.lock().clone();
+            ready(Response::new(Full::<Bytes>::from(text)))
+        });
+        let key = ("linkerd/linkerd-identity-0".to_owned(), IDENTITY_METRICS);
+        self.own.ports.insert(key, metrics.await);
+        self.own.put(
+            IDENTITY,
+            json!({
+                "metadata": {
+                    "name": "linkerd-identity-0", "namespace": "linkerd",
+                    "labels": { "linkerd.io/control-plane-component": "identity" },
+                },
+                "spec": { "containers": [{ "name": "identity" }] },
+                "status": { "phase": "Running" },
             }),
         );
     }

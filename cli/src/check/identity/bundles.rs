@@ -49,7 +49,7 @@ pub(super) fn published(facts: &Facts) -> CheckResult {
 
 /// Returns whether the pod's proxy receives the anchors from an identity service that publishes
 /// them. Linkerd's proxy reads only its environment.
-fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
+pub(super) fn follows_identity(facts: &Facts, pod: &Pod) -> bool {
     let of_linkerd = proxy_container(pod)
         .and_then(|proxy| proxy.image.as_deref())
         .is_some_and(|image| image.starts_with("cr.l5d.io/linkerd/proxy"));

@@ -6,7 +6,7 @@ use mesh_core::annotation::CLUSTER_NAME;
 use mesh_k8s::crd::Link;
 use mesh_k8s::crd::link::CREDENTIALS_TYPE;
 
-use super::{checked, link_again, links};
+use super::{checked, link_again, links, trust};
 use crate::certificate;
 use crate::check::framework::{CheckResult, Finding, Outcome};
 use crate::facts::{Credentials, Facts, LinkFacts, fact_ref};
@@ -90,6 +90,10 @@ fn labelled_again(namespace: &str, discovered: &[Credentials], cluster: &str) ->
 /// (identity.issuer.clockSkewAllowance).
 const MAX_SKEW_SECONDS: u64 = 20;
 
+/// How two clusters come to trust each other's proxies without a trust bundle.
+const SHARE_ANCHORS: &str =
+    "add the anchors of each cluster to ConfigMap linkerd-identity-trust-roots of the other one";
+
 /// Proxies of clusters with other clocks refuse each other's new certificates.
 pub(super) fn clocks(facts: &Facts) -> CheckResult {
     let links = links(facts)?;
@@ -133,14 +137,14 @@ pub(super) fn anchors(facts: &Facts) -> CheckResult {
             }
         };
         if own.is_disjoint(&theirs) {
-            disjoint.push(Finding::new(format!(
-                "cluster {cluster} has no trust anchor of this cluster: proxies of the two refuse each other"
-            )));
+            match trust::of_target(facts, known)? {
+                Some(domain) => different.push(of_its_own(cluster, &domain)),
+                None => disjoint.push(without_common(facts, known, cluster)?),
+            }
             continue;
         }
         let only = |who: String, anchors: Vec<&&[u8]>| {
-            let names: Vec<String> = anchors.iter().map(|anchor| subject(anchor)).collect();
-            let names = names.join(", ");
+            let names = certificate::subjects(&anchors);
             Finding::new(format!("only {who} trusts {names}"))
         };
         let (mine, other) = (own.difference(&theirs), theirs.difference(&own));
@@ -160,14 +164,37 @@ pub(super) fn anchors(facts: &Facts) -> CheckResult {
     })
 }
 
-fn set(anchors: &[Vec<u8>]) -> BTreeSet<&[u8]> {
-    anchors.iter().map(Vec::as_slice).collect()
+/// A cluster with trust anchors of its own, whose bundle is in use.
+fn of_its_own(cluster: &str, domain: &str) -> Finding {
+    let text = format!(
+        "cluster {cluster} has no trust anchor of this cluster: its trust bundle makes its anchors trusted for names of {domain} only, and proxies of Linkerd refuse them"
+    );
+    // A warning about a bundle does not explain it.
+    Finding::new(text).into_root_cause().with_fix(
+        "nothing, as long as the proxies on both sides are of this project; the check of this name in Linkerd's command line fails",
+    )
 }
 
-fn subject(anchor: &[u8]) -> String {
-    let certificate = certificate::parse(anchor, "the bundle");
-    certificate.map_or_else(
-        |error| error,
-        |it| format!("{:?}", it.subject().to_string()),
-    )
+/// A cluster whose proxies are refused.
+fn without_common(facts: &Facts, known: &LinkFacts, cluster: &str) -> Result<Finding, String> {
+    let text = format!(
+        "cluster {cluster} has no trust anchor of this cluster: proxies of the two refuse each other"
+    );
+    let finding = match trust::config_map_of(facts, cluster)? {
+        Some(name) => Finding::new(format!("{text}, and ConfigMap {name} is not in use")),
+        // Rows about the ConfigMaps of other clusters do not explain it.
+        None => Finding::new(text).into_root_cause(),
+    };
+    let own = facts.values()?.trust_domain();
+    let target = fact_ref(&known.target).and_then(|target| fact_ref(&target.mesh));
+    Ok(match target {
+        Ok(mesh) if mesh.trust_domain == own => finding.with_fix(format!(
+            "both clusters have the trust domain {own}, so that they need the same trust anchors: {SHARE_ANCHORS}"
+        )),
+        _ => finding,
+    })
+}
+
+fn set(anchors: &[Vec<u8>]) -> BTreeSet<&[u8]> {
+    anchors.iter().map(Vec::as_slice).collect()
 }

@@ -293,3 +293,12 @@ pub(super) fn pre(facts: &mut Facts) {
     facts.mode = Mode::Pre;
     facts.objects.config = Ok(None);
 }
+
+/// Has the mesh deny the identities of a text.
+pub(super) fn deny_identities(facts: &mut Facts, text: &str) {
+    let object = json!({
+        "metadata": {"name": "linkerd-denied-identities", "namespace": "linkerd"},
+        "data": {"identities": text},
+    });
+    facts.objects.denied_identities = Ok(Some(serde_json::from_value(object).unwrap()));
+}

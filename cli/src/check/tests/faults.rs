@@ -6,10 +6,10 @@ use mesh_k8s::kinds::ResourceExt;
 use serde_json::json;
 
 use super::edits::{
-    add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, edit, edit_objects, edit_pod,
-    edit_validator, edit_webhook, enforce, enforce_restricted, expire_validator, not_ready, pods,
-    policy, pre, present, remove_pods, send_reports, served, set_container, set_events,
-    set_scheduled, set_value, status, stranger, trust_old_anchors,
+    add_host_pod, cannot_pull, cannot_schedule, cron_job, deny, deny_identities, edit,
+    edit_objects, edit_pod, edit_validator, edit_webhook, enforce, enforce_restricted,
+    expire_validator, not_ready, pods, policy, pre, present, remove_pods, send_reports, served,
+    set_container, set_events, set_scheduled, set_value, status, stranger, trust_old_anchors,
 };
 use super::fixture::{self, NOW, SERVER_NAME, TestCa, pod};
 use crate::facts::permission::FOR_INSTALLATION;
@@ -247,6 +247,32 @@ pub(super) const FAULTS: &[Fault] = &[
         let mut pod = edit_pod(facts, "web-0");
         pod["spec"]["containers"][1]["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
         trust_old_anchors(&mut pod);
+    }),
+    check("denied-identities").fails("data[identities]: \"*\" is refused", |facts| {
+        deny_identities(facts, "web.test\n*");
+    }),
+    check("denied-identities").fails("data[identities]: is missing", |facts| {
+        deny_identities(facts, "web.test");
+        let object = facts.objects.denied_identities.as_mut().unwrap();
+        object.as_mut().unwrap().data = None;
+    }),
+    check("denied-identities-followed").warns("shop/web-0 does not get the list", |facts| {
+        deny_identities(facts, "web.test");
+        let mut pod = edit_pod(facts, "web-0");
+        pod["spec"]["containers"][1]["image"] = json!("cr.l5d.io/linkerd/proxy:edge-26.1.1");
+    }),
+    check("denied-identities-followed").warns("no proxy gets the list (1 entry)", |facts| {
+        deny_identities(facts, "web.test");
+        set_value(
+            facts,
+            "clusterDomain: cluster.local",
+            "clusterDomain: cluster.local\nidentity: {publishTrustRoots: false}",
+        );
+    }),
+    check("denied-identities-followed").warns("shop/web-0 does not get the list", |facts| {
+        deny_identities(facts, "web.test");
+        // An earlier version of this project.
+        facts.proxies[0].metrics = Ok(fixture::expiry(NOW + 3600));
     }),
     check("token-audience").fails("but for sts.amazonaws.com", |facts| {
         let source = &mut edit_pod(facts, "web-0")["spec"]["volumes"][0]["projected"]["sources"][0];

@@ -390,6 +390,7 @@ fn add_certificates(facts: &mut Facts) {
     let bundle = anchor.pem();
     facts.objects.trust_roots = Ok(vec![trust_roots("linkerd", &bundle)]);
     facts.objects.trust_bundle = Ok(Some(trust_bundle(NUMBERED, &bundle)));
+    facts.objects.denied_identities = Ok(None);
     facts.objects.rotation = Ok(None);
     facts.objects.issuer = Ok(None);
     let authority = TestCa::new("webhook", 365);

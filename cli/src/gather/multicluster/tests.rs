@@ -297,6 +297,38 @@ async fn target_that_does_not_respond_is_given_up() {
     assert!(reason.starts_with("no response of http://"), "{reason}");
 }
 
+/// The user may lack the right to forward ports, which only the bundles need.
+#[tokio::test]
+async fn running_replicas_of_the_identity_service_are_asked_if_there_are_trust_bundles() {
+    fn respond(asked: &Asked, target: SocketAddr) -> Option<Value> {
+        let labelled = asked.query.contains("trust-bundle-of");
+        let pod = |name: &str, phase: &str| json!({ "metadata": { "name": name }, "status": { "phase": phase } });
+        Some(match &*asked.path {
+            "/api/v1/namespaces/linkerd/configmaps" if labelled => {
+                list(&[json!({ "metadata": { "name": "linkerd-trust-bundle-east" } })])
+            }
+            "/api/v1/namespaces/linkerd/pods" => {
+                let label = "labelSelector=linkerd.io%2Fcontrol-plane-component%3Didentity";
+                assert!(asked.query.contains(label), "{}", asked.query);
+                let mut deleted = pod("c", "Running");
+                deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                list(&[pod("a", "Running"), pod("b", "Failed"), deleted])
+            }
+            _ => return linked(asked, target),
+        })
+    }
+    let closed = "127.0.0.1:1".parse().unwrap();
+    let asked = facts(&cluster(respond, closed), TIMEOUT).await;
+    let [replica] = asked.multicluster.replicas.as_deref().unwrap() else {
+        panic!("{:?}", asked.multicluster.replicas)
+    };
+    assert_eq!(replica.pod, "a");
+    let reason = replica.metrics.as_ref().unwrap_err();
+    assert!(reason.contains("port 9990 of pod linkerd/a"), "{reason}");
+    let without = facts(&cluster(linked, closed), TIMEOUT).await;
+    without.multicluster.replicas.unwrap_err();
+}
+
 /// A kubeconfig that names a program would run it with the rights of the user.
 #[tokio::test]
 async fn kubeconfig_with_a_program_is_refused() {
