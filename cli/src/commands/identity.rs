@@ -1,5 +1,6 @@
 //! `meshctl identity`.
 
+mod deny;
 mod rotate;
 
 use std::fmt::Write;
@@ -19,7 +20,8 @@ const EXAMPLES: &str = "\
 Examples:
   meshctl identity demo/web-0 -o json
   meshctl identity -n shop -l app=web
-  meshctl identity rotate --help";
+  meshctl identity rotate --help
+  meshctl identity deny --help";
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -44,6 +46,12 @@ pub(crate) struct Args {
 enum Command {
     /// Replace the trust anchor of running proxies, step by step
     Rotate(Box<rotate::Args>),
+    /// End the connections of identities, and refuse them until they are allowed
+    Deny(deny::Change),
+    /// Remove entries from the list of denied identities
+    Allow(deny::Change),
+    /// List the denied identities
+    Denied(deny::List),
 }
 
 #[derive(Serialize)]
@@ -71,8 +79,12 @@ struct Certificate {
 }
 
 pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
-    if let Some(Command::Rotate(args)) = &args.command {
-        return Box::pin(rotate::run(args, global)).await;
+    match &args.command {
+        Some(Command::Rotate(args)) => return Box::pin(rotate::run(args, global)).await,
+        Some(Command::Deny(args)) => return deny::deny(args, global).await,
+        Some(Command::Allow(args)) => return deny::allow(args, global).await,
+        Some(Command::Denied(args)) => return deny::denied(args, global).await,
+        None => {}
     }
     let mesh = Mesh::find(global).await?;
     let mut pods = Vec::new();
