@@ -67,6 +67,11 @@ pub struct MachineArgs {
     #[arg(long, value_name = "DIR", env = "MESH_AGENT_PROXY_ROOT")]
     pub proxy_root: Option<PathBuf>,
 
+    /// The user that the proxies of units run as, who may read their tokens
+    #[arg(long, value_name = "NAME", default_value = "mesh-proxy")]
+    #[arg(env = "MESH_AGENT_PROXY_USER")]
+    pub proxy_user: String,
+
     /// The program that asks systemd about units
     #[arg(long, value_name = "PATH", default_value = "systemctl")]
     #[arg(env = "MESH_AGENT_SYSTEMCTL")]

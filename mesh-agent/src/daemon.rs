@@ -38,7 +38,7 @@ use crate::host;
 use crate::kubernetes::ShutdownAction;
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::node_api::server;
+use crate::node_api::server::{self, Responders};
 use crate::node_handle::NodeHandle;
 use crate::node_worker::NodeWorker;
 use crate::redirect::Tier;
@@ -115,7 +115,11 @@ pub async fn run(config: Config, filter: log::FilterHandle) -> anyhow::Result<()
     );
     supervisor.spawn(
         "socket",
-        server::serve(socket, Arc::clone(&node_handle), watch),
+        server::serve(
+            socket,
+            Responders::new(Arc::clone(&node_handle), None),
+            watch,
+        ),
     );
     let parts = AgentParts {
         node_handle: &node_handle,

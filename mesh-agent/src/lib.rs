@@ -3,7 +3,8 @@
 //! `config` → `daemon` is the agent's entry point, `cni` the plugin's; both redirect pods through
 //! `node`. `dial` and `trace` are commands beside a running agent. Below it are the mechanisms:
 //! `ebpf` (kernel programs), `nft` and `iptables` (packet filters, from the list of `rules`).
-//! `tier` determines which of them work on this node.
+//! `tier` determines which of them work on this node. On a host without Kubernetes `machine`
+//! redirects systemd units, and `membership` joins the host to a mesh.
 
 pub mod cni;
 pub mod config;
@@ -18,6 +19,7 @@ pub mod kubernetes;
 pub mod listening;
 pub mod machine;
 mod machine_worker;
+pub mod membership;
 pub mod metrics;
 pub mod netlink;
 pub mod nft;

@@ -8,7 +8,9 @@
 
 mod addresses;
 mod error;
+mod identities;
 mod ports;
+mod provision;
 mod records;
 mod systemd;
 mod unit_name;
@@ -29,13 +31,14 @@ use crate::ebpf::{
     UnitPrograms,
 };
 use crate::listening::listening_sockets;
+use crate::membership;
 use crate::node::by_verdict;
 use crate::redirect::{RedirectSpec, UnitRedirect};
-use crate::registry::RegistryError;
 use crate::sys::netns;
 
 pub use self::addresses::{AddressChanges, AddressesError};
 pub use self::error::MachineError;
+pub use self::identities::{Identities, IdentityError};
 pub use self::ports::PortsError;
 
 /// The name of the count of connections to a unit that went around its proxy, among those by
@@ -53,6 +56,7 @@ pub struct Machine {
     cgroup_root: PathBuf,
     object: Object,
     systemd: Systemd,
+    identities: Identities,
     /// Loaded while there are units.
     programs: Option<UnitPrograms>,
     /// When systemd was asked last, by unit.
@@ -85,6 +89,7 @@ impl Machine {
         settings: Settings,
         object: Object,
         systemctl: PathBuf,
+        identities: Identities,
     ) -> Result<Self, MachineError> {
         let cgroup_root = ebpf::hierarchy_root(&settings.unit_root)?;
         Ok(Self {
@@ -93,6 +98,7 @@ impl Machine {
             cgroup_root,
             object,
             systemd: Systemd::new(systemctl),
+            identities,
             programs: None,
             asked: HashMap::new(),
             warnings: HashMap::new(),
@@ -119,19 +125,12 @@ impl Machine {
             unit: unit.clone(),
             source: Box::new(source),
         })?;
-        let written = self.write(&record).map_err(MachineError::from);
+        let written = self.write(&record);
         let result = written.and_then(|()| self.apply_enrolment(&record));
         if result.is_err() {
             self.roll_back(unit, previous.as_ref());
         }
         result
-    }
-
-    /// Writes the record of a unit and the environment of its proxy.
-    fn write(&self, record: &UnitRecord) -> Result<(), RegistryError> {
-        self.records.put(record)?;
-        let has_ipv6 = addresses::has_ipv6_loopback();
-        self.records.put_environment(&record.redirect, has_ipv6)
     }
 
     fn apply_enrolment(&mut self, record: &UnitRecord) -> Result<UnitStatus, MachineError> {
@@ -191,6 +190,7 @@ impl Machine {
             ..MachineReport::default()
         };
         self.warnings.clear();
+        self.provide_all(&records, damaged.is_empty(), &mut report);
         if records.is_empty() && damaged.is_empty() {
             self.unload()?;
             return Ok(report);
@@ -306,6 +306,7 @@ impl Machine {
             asked_systemd: enrolment.cgroup.is_none(),
             is_redirected: enrolment.immediately
                 || previous.is_some_and(|previous| previous.is_redirected),
+            account: self.identities.account(enrolment)?,
         })
     }
 
@@ -351,11 +352,9 @@ impl Machine {
     fn roll_back(&mut self, unit: &str, previous: Option<&UnitRecord>) {
         let restored = match previous {
             Some(previous) => self.write(previous),
-            None => self.records.remove(unit),
+            None => self.records.remove(unit).map_err(MachineError::from),
         };
-        let result = restored
-            .map_err(MachineError::from)
-            .and_then(|()| self.reconcile());
+        let result = restored.and_then(|()| self.reconcile());
         if let Err(error) = result {
             tracing::warn!(
                 unit,
@@ -494,7 +493,9 @@ impl Machine {
         if enrolled.is_none() {
             warnings.push("the kernel programs do not know the unit".to_owned());
         }
+        let account = record.account;
         UnitStatus {
+            identity: account.map(|account| self.identities.status(&redirect.unit, account)),
             running: self.is_running(&redirect),
             state,
             proxy_listens: enrolled.is_some_and(|unit| unit.has_proxy),
@@ -521,6 +522,7 @@ impl Machine {
 /// Removes the programs and the records of a host, if it has any.
 pub fn remove_all(units_dir: &Path, pin_dir: &Path) -> Result<(), MachineError> {
     ebpf::unload_for_units(pin_dir)?;
+    membership::remove_all(units_dir)?;
     if let Some(records) = Records::open_existing(units_dir) {
         records.erase()?;
     }

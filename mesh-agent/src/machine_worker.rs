@@ -1,7 +1,7 @@
 //! The thread "node" of an agent for systemd units: serves requests, reconciles, and updates logs
 //! and metrics of both.
 
-use mesh_core::machine::{UnitEnrolment, UnitRef};
+use mesh_core::machine::{MachineKey, UnitEnrolment, UnitRef};
 use mesh_core::node::{
     Attachment, Enrolled, NodeStatus, PodRef, Refusal, RefusalReason, RepairKind, Request, Response,
 };
@@ -68,6 +68,31 @@ impl MachineWorker {
         Ok(Response::Withdrawn)
     }
 
+    fn leave(&mut self) -> Result<Response, MachineError> {
+        self.update_metrics();
+        let left = self.machine.leave()?;
+        tracing::info!(
+            machine = left.machine,
+            units = left.units.join(" "),
+            "The machine has left its mesh, and its key is deleted"
+        );
+        Ok(Response::Left(left))
+    }
+
+    fn membership(&self) -> Response {
+        let membership = self.machine.membership();
+        if let Some(message) = membership.problem() {
+            let reason = RefusalReason::Failed;
+            return Response::Refused(Refusal { reason, message });
+        }
+        Response::Membership(membership.status().map(Box::new))
+    }
+
+    fn key(&self) -> Result<Response, MachineError> {
+        let sha256 = self.machine.membership().key()?;
+        Ok(Response::MachineKey(MachineKey { sha256 }))
+    }
+
     /// Returns a status even on a broken host: parts that cannot be read become warnings.
     fn status(&self) -> NodeStatus {
         let mut status = self.status.clone();
@@ -89,6 +114,10 @@ impl MachineWorker {
                 status.warnings.extend(warnings);
             }
             Err(error) => status.warnings.push(chain(&error)),
+        }
+        if let Some(failure) = self.machine.membership().failure() {
+            let warning = format!("the certificate of the machine is not renewed: {failure}");
+            status.warnings.push(warning);
         }
         status.repairs = self.repairs.last_day();
         status
@@ -171,6 +200,10 @@ impl Worker for MachineWorker {
             Request::EnrolUnit(enrolment) => self.enrol(enrolment),
             Request::WithdrawUnit(unit) => self.withdraw(unit),
             Request::Units => self.machine.units().map(Response::Units),
+            Request::MachineKey => self.key(),
+            Request::Membership => return self.membership(),
+            Request::Leave => self.leave(),
+            Request::Join(_) => return Response::Refused(not_on_this_thread()),
             Request::Status => Ok(Response::Status(Box::new(self.status()))),
             // There are none, which is what a client of the status wants to know.
             Request::Pods => Ok(Response::Pods(Vec::new())),
@@ -211,6 +244,14 @@ impl Worker for MachineWorker {
     /// Units stay redirected; only `mesh-agent uninstall` removes them.
     fn release_all(self) -> Result<Vec<String>, NodeError> {
         Ok(Vec::new())
+    }
+}
+
+/// The server of the socket handles joins itself, because they wait for the network.
+fn not_on_this_thread() -> Refusal {
+    Refusal {
+        reason: RefusalReason::Failed,
+        message: "a machine joins over the agent's socket only".to_owned(),
     }
 }
 

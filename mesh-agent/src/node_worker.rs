@@ -105,7 +105,13 @@ impl Worker for NodeWorker {
                 .map(|removed| Response::Collected(Collected { removed })),
             // The socket's server keeps the connection for what follows.
             Request::Trace(_) => return Response::Refused(not_a_single_response()),
-            Request::EnrolUnit(_) | Request::WithdrawUnit(_) | Request::Units => {
+            Request::EnrolUnit(_)
+            | Request::WithdrawUnit(_)
+            | Request::Units
+            | Request::MachineKey
+            | Request::Join(_)
+            | Request::Membership
+            | Request::Leave => {
                 return Response::Refused(no_units());
             }
         };

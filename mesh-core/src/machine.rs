@@ -1,10 +1,17 @@
-//! Enrolment of systemd units on a host without Kubernetes, as clients request it over the agent's
-//! socket ([`crate::node`]).
+//! Enrolment of systemd units on a host without Kubernetes, and the host's membership of a mesh, as
+//! clients request them over the agent's socket ([`crate::node`]).
+
+mod join;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::join::{
+    InvalidJoinFile, JOIN_API_VERSION, JOIN_KIND, JoinFile, MAX_ANCHORS, MAX_JOIN_FILE,
+    MeshSettings, Secret, ServiceAddress, is_host_and_port, is_sha256,
+};
 
 /// Default directory of the records of enrolled units, which outlive the host's boot.
 pub const DEFAULT_UNITS_DIR: &str = "/var/lib/mesh";
@@ -31,6 +38,14 @@ pub struct UnitEnrolment {
     /// running unit loses no connection; from then on it stays redirected.
     #[serde(default)]
     pub immediately: bool,
+    /// The ServiceAccount whose identity its proxy has, NAMESPACE/NAME, on a machine that has
+    /// joined a mesh. Without one, the agent does not provide an identity.
+    #[serde(default)]
+    pub service_account: Option<String>,
+    /// The name of its ExternalWorkload in the namespace of the ServiceAccount. By default it is
+    /// `MACHINE-NAME`, where `NAME` is the unit without `.service`.
+    #[serde(default)]
+    pub external_workload: Option<String>,
 }
 
 /// A reference to an enrolled unit.
@@ -77,6 +92,70 @@ pub struct UnitStatus {
     /// Conditions that need the administrator's attention, one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// The identity that the agent provides to the proxy.
+    #[serde(default)]
+    pub identity: Option<UnitIdentity>,
+}
+
+/// The identity of an enrolled unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnitIdentity {
+    /// The ServiceAccount, NAMESPACE/NAME.
+    pub service_account: String,
+    /// The name of the ExternalWorkload in the same namespace.
+    pub external_workload: String,
+    /// The name in the certificates of the proxy; absent while the machine has not joined.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// When the token expires that the proxy gets its certificates with, in seconds since the Unix
+    /// epoch; absent while there is none.
+    #[serde(default)]
+    pub token_expires: Option<u64>,
+}
+
+/// The key of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineKey {
+    /// The SHA-256 of the public key (SubjectPublicKeyInfo in DER), in hexadecimal.
+    pub sha256: String,
+}
+
+/// A machine as a member of a mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MembershipStatus {
+    /// The name that it is admitted by.
+    pub machine: String,
+    /// Its name in its certificate.
+    pub name: String,
+    /// The trust domain of the mesh.
+    pub trust_domain: String,
+    /// The namespace of the control plane.
+    pub control_plane_namespace: String,
+    /// The SHA-256 of its public key.
+    pub key_sha256: String,
+    /// The address of the identity service.
+    pub identity_address: String,
+    /// When its certificate expires, in seconds since the Unix epoch.
+    pub certificate_expires: u64,
+    /// When its certificate is renewed next.
+    pub renews_at: u64,
+    /// Why the last renewal failed, if it did.
+    #[serde(default)]
+    pub renewal_failure: Option<String>,
+}
+
+/// What a machine left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Left {
+    /// The machine; absent if it had not joined.
+    #[serde(default)]
+    pub machine: Option<String>,
+    /// The units that were withdrawn, because their identity ended.
+    pub units: Vec<String>,
 }
 
 /// The ports of the host that the proxy of a unit uses.

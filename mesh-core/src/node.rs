@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{UnitEnrolment, UnitRef, UnitStatus};
+use crate::machine::{
+    JoinFile, Left, MachineKey, MembershipStatus, UnitEnrolment, UnitRef, UnitStatus,
+};
 use crate::redirection::RedirectionEvent;
 
 /// Default path of the agent's socket.
@@ -75,6 +77,15 @@ pub enum Request {
     WithdrawUnit(UnitRef),
     /// Requests the enrolled units.
     Units,
+    /// Requests the fingerprint of the machine's key, which is made if there is none.
+    MachineKey,
+    /// Joins the machine to a mesh.
+    Join(Box<JoinFile>),
+    /// Requests the machine's membership.
+    Membership,
+    /// Withdraws the units with an identity, and deletes key and certificate of the machine.
+    /// Idempotent.
+    Leave,
 }
 
 /// A response of the agent.
@@ -101,6 +112,14 @@ pub enum Response {
     Withdrawn,
     /// The enrolled units.
     Units(Vec<UnitStatus>),
+    /// The key of the machine.
+    MachineKey(MachineKey),
+    /// The machine has joined.
+    Joined(Box<MembershipStatus>),
+    /// The membership, if the machine has joined.
+    Membership(Option<Box<MembershipStatus>>),
+    /// The machine has left.
+    Left(Left),
     /// The request failed.
     Refused(Refusal),
 }

@@ -2,7 +2,7 @@
 //! identities it may have, its key, and the token that it joins with (docs/adr/0229).
 //!
 //! It is in the namespace of the control plane, where only those may write who may change the
-//! anchors of the mesh. `meshctl machine token` writes it, and the identity service follows it.
+//! anchors of the mesh. `meshctl machine admit` writes it, and the identity service follows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use mesh_core::annotation::MACHINE;
 use mesh_core::identity::is_dns_label;
+use mesh_core::machine::is_sha256;
 
 use crate::invalid::{Invalid, MAX_PROBLEMS, shown};
 
@@ -56,12 +57,6 @@ const EXPIRES: &str = "token-expires";
 /// Returns the name of the ConfigMap of a machine.
 pub fn config_map_name(machine: &str) -> String {
     format!("linkerd-machine-{machine}")
-}
-
-/// Returns whether a text is a SHA-256 in hexadecimal, in lower case.
-pub fn is_sha256(text: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.len() == 64 && text.bytes().all(is_digit)
 }
 
 impl AccountName {

@@ -1,6 +1,7 @@
 //! The agent of a host without Kubernetes: tests the kernel programs, adopts the enrolled units,
 //! then serves the socket and reconciles until it is terminated. It needs no API server, no
-//! container runtime and no network.
+//! container runtime and, for the redirection, no network: only joining a mesh and the certificate
+//! of the machine take the identity service.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,10 +19,12 @@ use super::status_routes::StatusRoutes;
 use super::{DRAIN_TIMEOUT, kernel_release, reconcile_periodically};
 use crate::config::{Config, MachineArgs};
 use crate::ebpf::{Object, Settings};
-use crate::machine::{AddressChanges, Machine};
+use crate::machine::{AddressChanges, Identities, Machine};
 use crate::machine_worker::MachineWorker;
+use crate::membership::renewal::{self, RenewalMetrics};
+use crate::membership::{Membership, anchors};
 use crate::metrics::MachineMetrics;
-use crate::node_api::server;
+use crate::node_api::server::{self, Responders};
 use crate::node_handle::NodeHandle;
 use crate::redirect::{GuardMode, Tier};
 use crate::registry::Registry;
@@ -72,7 +75,16 @@ pub async fn run(
         }
     };
     let status = status(&config, &settings, tested);
-    let machine = Machine::open(&config.units_dir, settings, object, args.systemctl)?;
+    let membership = Arc::new(Membership::open(&config.units_dir));
+    let renewals = RenewalMetrics::new(&metrics, &membership);
+    let identities = Identities::new(membership.clone(), &config.state_dir, args.proxy_user);
+    let machine = Machine::open(
+        &config.units_dir,
+        settings,
+        object,
+        args.systemctl,
+        identities,
+    )?;
     let worker = MachineWorker::new(
         machine,
         MachineMetrics::new(&metrics, &status),
@@ -98,8 +110,14 @@ pub async fn run(
     );
     supervisor.spawn(
         "socket",
-        server::serve(socket, Arc::clone(&node_handle), watch),
+        server::serve(
+            socket,
+            Responders::new(Arc::clone(&node_handle), Some(membership.clone())),
+            watch,
+        ),
     );
+    supervisor.spawn("renewal", renewal::run(membership.clone(), renewals));
+    supervisor.spawn("trust anchors", anchors::run(membership));
     tracing::info!(socket = %config.socket.display(), admin = %admin_addr, "Ready");
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "Cannot tell the service manager that the agent is ready");

@@ -6,11 +6,13 @@ use mesh_core::node::RefusalReason;
 use mesh_ebpf_common::quota::UNITS_MAX;
 
 use super::addresses::AddressesError;
+use super::identities::IdentityError;
 use super::ports::PortsError;
 use super::systemd::SystemdError;
 use super::unit_name::UnitNameError;
 use crate::ebpf;
 use crate::listening::ListeningError;
+use crate::membership::MembershipError;
 use crate::redirect::AnnotationError;
 use crate::registry::RegistryError;
 use crate::sys::netns::NetnsError;
@@ -60,6 +62,10 @@ pub enum MachineError {
         source: std::io::Error,
     },
     #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    #[error(transparent)]
     Addresses(#[from] AddressesError),
     #[error(transparent)]
     Listening(#[from] ListeningError),
@@ -79,6 +85,14 @@ impl MachineError {
     /// Returns the reason that the agent's refusal carries.
     pub fn reason(&self) -> RefusalReason {
         match self {
+            Self::Membership(error) => error.reason(),
+            Self::Identity(
+                IdentityError::NotJoined { .. }
+                | IdentityError::Account(_)
+                | IdentityError::NoAccount
+                | IdentityError::ExternalWorkload(_)
+                | IdentityError::NoUser(_),
+            ) => RefusalReason::Invalid,
             Self::Name(_)
             | Self::Annotation(_)
             | Self::Ports(_)
@@ -89,6 +103,7 @@ impl MachineError {
             | Self::Systemd(SystemdError::NoUnit(_)) => RefusalReason::Invalid,
             Self::Systemd(SystemdError::TimedOut) => RefusalReason::TryAgain,
             Self::Records(_)
+            | Self::Identity(_)
             | Self::Systemd(_)
             | Self::Incomplete { .. }
             | Self::NoHierarchy(_)

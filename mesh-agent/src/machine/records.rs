@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! <units dir>/units/<unit>.json    one enrolled unit
-//! <units dir>/proxies/<name>.env   the ports of its proxy, for the environment of the proxy's unit
+//! <units dir>/proxies/<name>.env   the environment of its proxy's unit: ports, and the identity
 //! <units dir>/sequence             the number of the last unit that was enrolled
 //! ```
 
@@ -18,6 +18,7 @@ use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4};
 use mesh_runtime::file;
 use serde::{Deserialize, Serialize};
 
+use super::identities::UnitAccount;
 use super::unit_name;
 use crate::redirect::UnitRedirect;
 use crate::registry::{RegistryError, create_directory, files, read_json, remove, write_json};
@@ -37,6 +38,9 @@ pub(super) struct UnitRecord {
     pub(super) asked_systemd: bool,
     /// Set once the proxy has listened, and kept.
     pub(super) is_redirected: bool,
+    /// The ServiceAccount of its proxy. Records of earlier agents have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) account: Option<UnitAccount>,
 }
 
 impl Records {
@@ -77,15 +81,20 @@ impl Records {
         Ok(write_json(&path, record)?)
     }
 
-    /// Writes the ports of a unit's proxy, and how it verifies that the unit is redirected. The
-    /// proxy listens on IPv6 only where the host has it.
+    /// Writes the environment of a unit's proxy unless it is there: its ports, how it verifies that
+    /// the unit is redirected, and `identity`, further lines. The proxy listens on IPv6 only where
+    /// the host has it.
     pub(super) fn put_environment(
         &self,
         redirect: &UnitRedirect,
         has_ipv6: bool,
+        identity: &str,
     ) -> Result<(), RegistryError> {
         let path = self.environment_path(&redirect.unit);
-        let text = environment(redirect, has_ipv6);
+        let text = environment(redirect, has_ipv6) + identity;
+        if fs::read_to_string(&path).is_ok_and(|current| current == text) {
+            return Ok(());
+        }
         let draft = path.with_extension("new");
         file::replace(&path, &draft, 0o644, |file| file.write_all(text.as_bytes()))
             .map_err(file::failed("cannot write", &path))?;
@@ -176,6 +185,7 @@ mod tests {
             annotations: BTreeMap::new(),
             asked_systemd: true,
             is_redirected: false,
+            account: None,
         }
     }
 
@@ -190,7 +200,9 @@ mod tests {
         assert_eq!(found, [record(r"a\x2db@1.service"), record("web.service")]);
         assert_eq!(damaged.len(), 1);
         let web = record("web.service").redirect;
-        records.put_environment(&web, true).unwrap();
+        records.put_environment(&web, true, "A=\"b\"\n").unwrap();
+        let written = fs::read_to_string(dir.path().join("proxies/web.env")).unwrap();
+        assert!(written.ends_with("\nA=\"b\"\n"), "{written}");
         assert!(dir.path().join("proxies/web.env").exists());
         records.remove("web.service").unwrap();
         records.remove("web.service").unwrap();

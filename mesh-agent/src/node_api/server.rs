@@ -7,14 +7,15 @@ use std::time::Duration;
 use std::{fs, io};
 
 use mesh_core::node::{Refusal, RefusalReason, Request, Response};
-use mesh_runtime::drain;
 use mesh_runtime::file::{self, FileError};
+use mesh_runtime::{drain, log};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use super::line::write_line;
 use super::{MAX_REQUEST, trace};
+use crate::membership::{Membership, joining};
 use crate::node_handle::NodeHandle;
 use crate::traces::Traces;
 
@@ -50,9 +51,45 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
     Ok(listener)
 }
 
+/// What responds to requests.
+#[derive(Clone)]
+pub(crate) struct Responders {
+    node_handle: Arc<NodeHandle>,
+    traces: Arc<Traces>,
+    /// Of an agent that can join its machine to a mesh.
+    membership: Option<Arc<Membership>>,
+}
+
+impl Responders {
+    pub(crate) fn new(node_handle: Arc<NodeHandle>, membership: Option<Arc<Membership>>) -> Self {
+        Self {
+            traces: Arc::new(Traces::new(Arc::clone(&node_handle))),
+            node_handle,
+            membership,
+        }
+    }
+
+    async fn respond(&self, request: Request) -> Response {
+        let (file, membership) = match (request, &self.membership) {
+            (Request::Join(file), Some(membership)) => (file, membership),
+            (request, _) => return self.node_handle.call(request).await,
+        };
+        match joining::join(membership, *file).await {
+            Ok(status) => Response::Joined(Box::new(status)),
+            Err(error) => {
+                let refusal = Refusal {
+                    reason: error.reason(),
+                    message: log::chain(&error),
+                };
+                tracing::warn!("{}", refusal.message);
+                Response::Refused(refusal)
+            }
+        }
+    }
+}
+
 /// Accepts until the drain begins. Requests that have been read get a response; traces end.
-pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: drain::Watch) {
-    let traces = Arc::new(Traces::new(Arc::clone(&node_handle)));
+pub(crate) async fn serve(listener: UnixListener, responders: Responders, drain: drain::Watch) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -60,11 +97,11 @@ pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: 
         };
         match accepted {
             Ok((stream, _)) => {
-                let (node_handle, traces) = (Arc::clone(&node_handle), Arc::clone(&traces));
+                let responders = responders.clone();
                 // The drain waits until the task drops its watch, within the request timeout.
                 let drain = drain.clone();
                 tokio::spawn(async move {
-                    let served = serve_connection(stream, &node_handle, &traces, &drain).await;
+                    let served = serve_connection(stream, &responders, &drain).await;
                     if let Err(error) = served {
                         tracing::debug!(%error, "Connection on the agent's socket failed");
                     }
@@ -81,8 +118,7 @@ pub async fn serve(listener: UnixListener, node_handle: Arc<NodeHandle>, drain: 
 
 async fn serve_connection(
     stream: UnixStream,
-    node_handle: &NodeHandle,
-    traces: &Traces,
+    responders: &Responders,
     drain: &drain::Watch,
 ) -> io::Result<()> {
     let peer = stream.peer_cred()?;
@@ -103,9 +139,9 @@ async fn serve_connection(
     .await??;
     let response = match serde_json::from_slice::<Request>(&line) {
         Ok(Request::Trace(pod)) => {
-            return trace::serve(stream.into_inner(), pod, traces, drain).await;
+            return trace::serve(stream.into_inner(), pod, &responders.traces, drain).await;
         }
-        Ok(request) => node_handle.call(request).await,
+        Ok(request) => responders.respond(request).await,
         Err(error) => Response::Refused(Refusal {
             reason: RefusalReason::Invalid,
             message: format!("cannot parse the request: {error}"),

@@ -75,8 +75,8 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("k8s-openapi", &["mesh-k8s", "mesh-cluster", "mesh-agent", "mesh-control-plane", "mesh-viz", "mesh-local", "meshctl", "mesh-tests"]),
     ("linkerd2-proxy-api", &["mesh-api"]),
     ("rustls", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-bench", "mesh-fuzz", "mesh-test-support"]),
-    ("tokio-rustls", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "meshctl", "mesh-bench"]),
-    ("aws-lc-rs", &["mesh-proxy", "mesh-cluster", "mesh-control-plane", "mesh-viz", "mesh-local"]),
+    ("tokio-rustls", &["mesh-proxy", "mesh-cluster", "mesh-agent", "mesh-control-plane", "meshctl", "mesh-bench"]),
+    ("aws-lc-rs", &["mesh-proxy", "mesh-cluster", "mesh-agent", "mesh-control-plane", "mesh-viz", "mesh-local"]),
     ("anyhow", &["mesh-agent", "mesh-proxy", "mesh-control-plane", "mesh-viz", "meshctl", "mesh-tests", "mesh-bench", "mesh-simulator", "mesh-controller-simulator", "xtask"]),
     ("cargo_metadata", &["xtask"]),
 ];
