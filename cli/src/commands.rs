@@ -106,7 +106,7 @@ pub(crate) fn run(
         Command::Why(args) => on_runtime(why::run(&args, global)),
         Command::Viz(args) => on_runtime(viz::run(&args, global)),
         Command::Multicluster(args) => on_runtime(multicluster::run(&args, global)),
-        Command::Machine(args) => on_runtime(machine::run(args)),
+        Command::Machine(args) => on_runtime(machine::run(args, global)),
         Command::Completion(args) => completion::run(&args, cli_definition()),
     }
 }

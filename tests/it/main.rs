@@ -12,6 +12,7 @@
 
 mod harness;
 mod links;
+mod machines;
 mod mesh;
 mod observability;
 mod packages;

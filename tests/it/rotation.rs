@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use self::cluster::{ANCHORS, BUNDLE, Cluster, ISSUER, OWN_ANCHOR, ROTATION, Trap};
 use self::mesh::Mesh;
 
+pub(crate) use self::cluster::token;
+
 /// The bootstrap has just created the anchor.
 const AGAIN: &str = "--again";
 

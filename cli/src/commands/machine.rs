@@ -1,5 +1,9 @@
-//! `meshctl machine`: the systemd units of this host that a node agent redirects, on a host without
-//! Kubernetes. The commands ask the agent on its socket, and need neither a cluster nor a node.
+//! `meshctl machine`: hosts without Kubernetes. On such a host the commands ask its agent, on its
+//! socket, to join a mesh and to redirect systemd units; they need neither a cluster nor a node. At
+//! a workstation they admit machines to the mesh of a cluster.
+
+mod admission;
+mod member;
 
 #[cfg(test)]
 mod tests;
@@ -8,18 +12,25 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Subcommand;
+use jiff::Timestamp;
 use mesh_core::machine::{UnitEnrolment, UnitRef, UnitStatus};
 use mesh_core::node::{DEFAULT_SOCKET, Refusal, RefusalReason, Request, Response};
 use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::global::Global;
 use crate::node::agent;
 use crate::output::table::Table;
 use crate::output::{self, Format};
 
 const EXAMPLES: &str = "\
 Examples:
-  meshctl machine enrol nginx.service
+  meshctl machine key
+      on the machine: make its key, and print the fingerprint
+  meshctl machine admit db-1 --key-sha256 FINGERPRINT --service-account shop/db > join.yaml
+      at a workstation: admit the machine, and print the file that it joins with
+  meshctl machine join join.yaml
+  meshctl machine enrol nginx.service --service-account shop/db
   meshctl machine enrol db.service --annotation config.linkerd.io/skip-inbound-ports=22
   meshctl machine list
   meshctl machine status nginx.service
@@ -37,11 +48,23 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Print the fingerprint of this machine's key, which is made if there is none
+    Key(member::Key),
+    /// Join this machine to a mesh
+    Join(member::Join),
+    /// Leave the mesh: withdraw the units with an identity, delete key and certificate
+    Leave(member::Leave),
+    /// Admit a machine to the mesh of a cluster, and print the file that it joins with
+    Admit(Box<admission::Admit>),
+    /// List the machines that a cluster admits
+    Admissions(admission::Admissions),
+    /// End the admission of a machine to a cluster
+    Dismiss(admission::Dismiss),
     /// Redirect a service or slice to its proxy, or change the settings of an enrolled one
     Enrol(Enrol),
     /// List the enrolled units
     List(List),
-    /// Show an enrolled unit
+    /// Show an enrolled unit or, without UNIT, the membership of this machine
     Status(Status),
     /// End the redirection of a unit
     Withdraw(Withdraw),
@@ -61,6 +84,13 @@ struct Enrol {
     /// Path of its proxy's cgroup; the one of mesh-proxy@NAME.service if not set
     #[arg(long, value_name = "PATH")]
     proxy_cgroup: Option<String>,
+    /// The ServiceAccount whose identity its proxy gets from the mesh that this machine has joined
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service_account: Option<String>,
+    /// Name of its ExternalWorkload, in the namespace of the ServiceAccount; MACHINE-NAME if not
+    /// set
+    #[arg(long, value_name = "NAME", requires = "service_account")]
+    external_workload: Option<String>,
     /// Redirect the unit before its proxy listens, and refuse its connections until then
     #[arg(long)]
     immediately: bool,
@@ -77,7 +107,7 @@ struct List {
 #[derive(Debug, clap::Args)]
 struct Status {
     /// The unit
-    unit: String,
+    unit: Option<String>,
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
@@ -93,10 +123,29 @@ struct Units {
     units: Vec<UnitStatus>,
 }
 
-pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+/// The agent of this machine.
+struct Agent {
+    socket: PathBuf,
+}
+
+impl Agent {
+    /// Returns the response, or a refusal as an error.
+    async fn call(&self, request: Request) -> anyhow::Result<Response> {
+        answer(agent::request(&self.socket, &request).await?)
+    }
+}
+
+pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
     let Args { socket, command } = args;
-    let call = async |request: Request| answer(agent::request(&socket, &request).await?);
+    let agent = Agent { socket };
+    let call = async |request: Request| agent.call(request).await;
     match command {
+        Command::Key(key) => member::key(&key, &agent).await,
+        Command::Join(join) => member::join(&join, &agent).await,
+        Command::Leave(leave) => member::leave(&leave, &agent).await,
+        Command::Admit(admit) => admission::admit(*admit, global).await,
+        Command::Admissions(admissions) => admission::admissions(&admissions, global).await,
+        Command::Dismiss(dismiss) => admission::dismiss(&dismiss, global).await,
         Command::Enrol(enrol) => {
             let format = enrol.output;
             match call(Request::EnrolUnit(enrolment(enrol))).await? {
@@ -115,9 +164,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
                 Format::Table => output::text(&table(&units)),
             }
         }
-        Command::Status(status) => {
+        Command::Status(Status { unit: None, output }) => member::status(output, &agent).await,
+        Command::Status(Status {
+            unit: Some(unit),
+            output,
+        }) => {
             let units = units(call(Request::Units).await?)?;
-            show(status.output, &find(units, &status.unit)?)
+            show(output, &find(units, &unit)?)
         }
         Command::Withdraw(Withdraw { unit }) => {
             let known = units(call(Request::Units).await?)?;
@@ -140,6 +193,8 @@ fn enrolment(enrol: Enrol) -> UnitEnrolment {
         proxy_cgroup: enrol.proxy_cgroup,
         annotations: enrol.annotation.into_iter().collect(),
         immediately: enrol.immediately,
+        service_account: enrol.service_account,
+        external_workload: enrol.external_workload,
     }
 }
 
@@ -248,7 +303,27 @@ fn details(unit: &UnitStatus) -> String {
     ] {
         table.row(vec![field.to_owned(), value]);
     }
+    if let Some(identity) = &unit.identity {
+        for (field, value) in [
+            ("service account", identity.service_account.clone()),
+            ("external workload", identity.external_workload.clone()),
+            ("identity", identity.name.clone().unwrap_or_default()),
+            (
+                "token until",
+                identity.token_expires.map(time).unwrap_or_default(),
+            ),
+        ] {
+            table.row(vec![field.to_owned(), value]);
+        }
+    }
     table.render()
+}
+
+/// Returns seconds since the Unix epoch as a time.
+fn time(seconds: u64) -> String {
+    let time = i64::try_from(seconds).ok();
+    let time = time.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| seconds.to_string(), |time| time.to_string())
 }
 
 fn yes_or_no(value: bool) -> String {

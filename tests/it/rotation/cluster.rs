@@ -278,7 +278,7 @@ fn version() -> Value {
 }
 
 /// Returns a token of a ServiceAccount, which the API server accepts whatever its signature.
-pub(super) fn token(namespace: &str, account: &str) -> String {
+pub(crate) fn token(namespace: &str, account: &str) -> String {
     let header = json!({ "alg": "RS256" });
     let claims = json!({
         "sub": format!("system:serviceaccount:{namespace}:{account}"),

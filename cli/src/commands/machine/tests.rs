@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mesh_core::machine::{UnitPorts, UnitState};
+use mesh_core::machine::{UnitIdentity, UnitPorts, UnitState};
 
 use super::*;
 
@@ -28,6 +28,7 @@ fn unit(name: &str) -> UnitStatus {
             ("inbound_refused".to_owned(), 0),
         ]),
         warnings: Vec::new(),
+        identity: None,
     }
 }
 
@@ -56,6 +57,28 @@ fn details_of_a_unit_have_ports_and_connections_without_zeros() {
         "redirect ports  61004-61063",
         "proxy ports     inbound=61001 outbound=61000 admin=61003 control=61002",
         "connections     inbound_steered=3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+    }
+}
+
+#[test]
+fn details_of_a_unit_have_its_identity() {
+    let unit = UnitStatus {
+        identity: Some(UnitIdentity {
+            service_account: "shop/db".to_owned(),
+            external_workload: "db-1-web".to_owned(),
+            name: None,
+            token_expires: Some(1_767_323_045),
+        }),
+        ..unit("web.service")
+    };
+    let text = details(&unit);
+    for line in [
+        "service account    shop/db",
+        "external workload  db-1-web",
+        "identity           -",
+        "token until        2026-01-02T03:04:05Z",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
     }
