@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use mesh_test_support::certificates::TestCa;
 use mesh_test_support::cluster::Cluster;
@@ -24,18 +25,35 @@ pub(crate) const CLIENT: &str = "client.shop.serviceaccount.identity.linkerd.clu
 pub(crate) const GATEWAY: &str =
     "linkerd-gateway.linkerd-multicluster.serviceaccount.identity.linkerd.cluster.local";
 
+/// How long the identities of a cluster are trusted at most after its trust bundle was removed.
+const TRUST_ENDS: Duration = Duration::from_secs(60);
+
 /// Makes a Service a member of a federated one.
 pub(crate) const FEDERATED: &str = "mirror.linkerd.io/federated=member";
+
+/// The trust anchors of two clusters.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Roots {
+    /// One for both.
+    Shared,
+    /// Each has its own, and a trust domain that is named after its context.
+    Own,
+}
 
 /// The extension in a cluster, with a link to the other one.
 pub(crate) struct Linked<'a> {
     cluster: &'a Cluster,
     other: &'a Cluster,
+    roots: Roots,
 }
 
 impl<'a> Linked<'a> {
-    fn install(cluster: &'a Cluster, other: &'a Cluster) -> Self {
-        let linked = Self { cluster, other };
+    fn install(cluster: &'a Cluster, other: &'a Cluster, roots: Roots) -> Self {
+        let linked = Self {
+            cluster,
+            other,
+            roots,
+        };
         linked.helm("install");
         linked
     }
@@ -51,7 +69,10 @@ impl<'a> Linked<'a> {
         // The cluster has no load balancers. The Service of the probes has the port of the Link.
         let probe = format!("gateway.probe.nodePort={PROBE_PORT}");
         let probed = format!("controllers[0].gateway.probe.port={PROBE_PORT}");
-        for value in ["gateway.serviceType=NodePort", &link, &probe, &probed] {
+        let trust_domain = self.roots.trust_domain(self.cluster);
+        let trust_domain = format!("identityTrustDomain={trust_domain}");
+        let node_port = "gateway.serviceType=NodePort";
+        for value in [node_port, &link, &probe, &probed, &trust_domain] {
             command.args(["--set", value]);
         }
         succeed(&mut command);
@@ -60,10 +81,18 @@ impl<'a> Linked<'a> {
     /// Links the cluster to the other one.
     pub(crate) fn link(&self) {
         let address = internal_ip(&self.other.list("nodes")[0]);
-        let manifests = self.other.meshctl(format!(
+        let mut link_gen = format!(
             "multicluster link-gen --cluster-name {} --gateway-addresses {address}",
             self.other.context()
-        ));
+        );
+        if self.roots == Roots::Own {
+            let address = bundle_address(self.other, &address);
+            link_gen += &format!(
+                " --trust-bundle --trust-bundle-address {address} --trusting-context {}",
+                self.cluster.context()
+            );
+        }
+        let manifests = self.other.meshctl(link_gen);
         self.cluster.apply(&manifests);
         self.cluster.rolled_out(
             NAMESPACE,
@@ -71,6 +100,17 @@ impl<'a> Linked<'a> {
         );
         self.cluster
             .rolled_out(NAMESPACE, "deployment/linkerd-gateway");
+    }
+
+    /// Returns the identity of the shop's client.
+    fn client(&self) -> String {
+        self.roots.named("client.shop", self.cluster)
+    }
+
+    /// Returns the identity of the gateway of the other cluster.
+    fn gateway(&self) -> String {
+        self.roots
+            .named("linkerd-gateway.linkerd-multicluster", self.other)
     }
 
     /// Returns the name of a mirror of the other cluster's Service.
@@ -118,6 +158,28 @@ impl Drop for Linked<'_> {
             .output();
         self.cluster.delete_namespace(NAMESPACE);
     }
+}
+
+impl Roots {
+    fn trust_domain(self, cluster: &Cluster) -> String {
+        match self {
+            Self::Shared => "cluster.local".to_owned(),
+            Self::Own => format!("{}.example", cluster.context()),
+        }
+    }
+
+    /// Returns the identity of a ServiceAccount, as `NAME.NAMESPACE`.
+    fn named(self, account: &str, cluster: &Cluster) -> String {
+        let trust_domain = self.trust_domain(cluster);
+        format!("{account}.serviceaccount.identity.linkerd.{trust_domain}")
+    }
+}
+
+/// Returns where the other cluster reaches the trust bundle: a port of the node.
+fn bundle_address(cluster: &Cluster, node: &str) -> String {
+    let service = cluster.json("get service -n linkerd linkerd-identity-bundle");
+    let port = &service["spec"]["ports"][0]["nodePort"];
+    format!("{node}:{port}")
 }
 
 /// Returns the address of a node.
@@ -168,18 +230,26 @@ pub(crate) fn expect(shop: &Shop<'_>, service: &str, pods: &BTreeSet<String>, cl
     );
 }
 
-/// The values of a control plane whose trust anchor the other cluster has, too.
-fn identity(anchor: &TestCa) -> [String; 3] {
+/// The values of a control plane with this trust anchor.
+fn identity(anchor: &TestCa, cluster: &Cluster, roots: Roots) -> Vec<String> {
     let issuer = anchor.intermediate();
     let (certificate, key) = issuer.issuer_pem();
-    [
+    let mut values = vec![
         format!("identityTrustAnchorsPEM={}", anchor.anchor_pem()),
         format!("identity.issuer.tls.crtPEM={certificate}"),
         format!("identity.issuer.tls.keyPEM={key}"),
-    ]
+    ];
+    if roots == Roots::Own {
+        values.extend([
+            format!("identityTrustDomain={}", roots.trust_domain(cluster)),
+            "identity.bundleEndpoint.enabled=true".to_owned(),
+            "identity.bundleEndpoint.serviceType=NodePort".to_owned(),
+        ]);
+    }
+    values
 }
 
-/// Two clusters with a mesh and the shop, linked both ways. They have one trust anchor.
+/// Two clusters with a mesh and the shop, linked both ways.
 pub(crate) struct Pair<'a> {
     pub(crate) links: [Linked<'a>; 2],
     pub(crate) shops: [Shop<'a>; 2],
@@ -187,16 +257,20 @@ pub(crate) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    pub(crate) fn open(west: &'a Cluster, east: &'a Cluster) -> Self {
-        let anchor = TestCa::new();
+    pub(crate) fn open(west: &'a Cluster, east: &'a Cluster, roots: Roots) -> Self {
+        let shared = TestCa::new();
         let install = |cluster| {
-            let values = identity(&anchor);
+            let own = (roots == Roots::Own).then(TestCa::new);
+            let values = identity(own.as_ref().unwrap_or(&shared), cluster, roots);
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
             Installation::by_helm(cluster, &values)
         };
         let meshes = [install(west), install(east)];
         let shops = [Shop::open(west), Shop::open(east)];
-        let links = [Linked::install(west, east), Linked::install(east, west)];
+        let links = [
+            Linked::install(west, east, roots),
+            Linked::install(east, west, roots),
+        ];
         for link in &links {
             link.link();
         }
@@ -213,34 +287,65 @@ fn clients_use_services_of_linked_clusters() {
     let Some((west, east)) = Cluster::acquire_two("links between two clusters") else {
         return;
     };
-    let Pair { links, shops, .. } = &Pair::open(&west, &east);
+    let Pair { links, shops, .. } = &Pair::open(&west, &east, Roots::Shared);
     let of_west = (&links[0], &shops[0], &east);
-    let of_east = (&links[1], &shops[1], &west);
+    uses_services(links, shops);
+    follows_the_gateway(of_west);
+    loses_a_cluster(of_west);
+}
 
+#[test]
+fn clients_use_services_of_clusters_with_roots_of_their_own_until_the_trust_ends() {
+    let Some((west, east)) = Cluster::acquire_two("links between two trust domains") else {
+        return;
+    };
+    let Pair { links, shops, .. } = &Pair::open(&west, &east, Roots::Own);
+    uses_services(links, shops);
+
+    let mirror = links[0].mirror("web");
+    label(&east, "web", "mirror.linkerd.io/exported=true");
+    expect(&shops[0], &mirror, &pods(&east), &links[0].gateway());
+    let name = format!("linkerd-trust-bundle-{}", east.context());
+    west.kubectl(format!("delete configmap -n linkerd {name}"));
+    let removed = Instant::now();
+    eventually(
+        "the trust in the other cluster has ended",
+        || match request(&shops[0], &mirror) {
+            Ok(response) => Err(format!("{response:?}")),
+            Err(_refused) => Ok(()),
+        },
+    );
+    let elapsed = removed.elapsed();
+    println!("the trust ended after {elapsed:.1?}");
+    assert!(elapsed < TRUST_ENDS, "{elapsed:?}");
+}
+
+/// Both clusters use Services of the other one in all three forms.
+fn uses_services(links: &[Linked<'_>; 2], shops: &[Shop<'_>; 2]) {
+    let [west, east] = [links[0].cluster, links[1].cluster];
+    let of_west = (&links[0], &shops[0], east);
+    let of_east = (&links[1], &shops[1], west);
     for (link, shop, other) in [of_west, of_east] {
         let mirror = link.mirror("web");
         label(other, "web", "mirror.linkerd.io/exported=true");
-        expect(shop, &mirror, &pods(other), GATEWAY);
+        expect(shop, &mirror, &pods(other), &link.gateway());
         label(other, "web", "mirror.linkerd.io/exported=remote-discovery");
-        expect(shop, &mirror, &pods(other), CLIENT);
+        expect(shop, &mirror, &pods(other), &link.client());
         label(other, "web", "mirror.linkerd.io/exported-");
         link.expect_no_mirror("web");
     }
 
-    for cluster in [&west, &east] {
+    for cluster in [west, east] {
         label(cluster, "web", FEDERATED);
     }
-    for (_, shop, other) in [of_west, of_east] {
-        expect(shop, "web-federated", &pods(other), CLIENT);
-        expect(shop, "web-federated", &pods(shop.cluster()), CLIENT);
+    for (link, shop, other) in [of_west, of_east] {
+        expect(shop, "web-federated", &pods(other), &link.client());
+        expect(shop, "web-federated", &pods(shop.cluster()), &link.client());
     }
-    for cluster in [&west, &east] {
+    for cluster in [west, east] {
         let (green, output) = cluster.try_meshctl("multicluster check --wait 60s");
         assert!(green, "{output}");
     }
-
-    follows_the_gateway(of_west);
-    loses_a_cluster(of_west);
 }
 
 /// A mirror has no ready endpoints while the gateway does not respond, and again afterwards.

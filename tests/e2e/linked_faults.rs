@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::command::{feed, text};
 
-use crate::linked::{self, CLIENT, FEDERATED, Pair};
+use crate::linked::{self, CLIENT, FEDERATED, Pair, Roots};
 use crate::load::{HttpVersion, Load, LoggedLoad, Request, STEADY};
 
 const TIMES: u32 = 20;
@@ -85,7 +85,7 @@ fn requests_to_linked_clusters_succeed_while_their_api_server_or_credentials_cha
     let Some((west, east)) = Cluster::acquire_two_for_long_test("faults of links") else {
         return;
     };
-    let Pair { links, shops, .. } = &Pair::open(&west, &east);
+    let Pair { links, shops, .. } = &Pair::open(&west, &east, Roots::Shared);
     let ([link, _], [shop, _]) = (links, shops);
     let mirror = link.mirror("web");
     linked::label(&east, "web", "mirror.linkerd.io/exported=true");
@@ -139,7 +139,7 @@ fn requests_to_a_federated_service_succeed_after_the_bound_when_a_cluster_is_los
     let Some((west, east)) = Cluster::acquire_two_for_long_test("the loss of a cluster") else {
         return;
     };
-    let Pair { links, shops, .. } = &Pair::open(&west, &east);
+    let Pair { links, shops, .. } = &Pair::open(&west, &east, Roots::Shared);
     let ([link, _], [shop, _]) = (links, shops);
     for cluster in [&west, &east] {
         linked::label(cluster, "web", FEDERATED);

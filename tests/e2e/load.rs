@@ -5,7 +5,8 @@
 //! API server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::eventually::eventually;
@@ -38,6 +39,8 @@ pub(crate) struct Downloads<'a>(Detached<'a>);
 struct Detached<'a> {
     cluster: &'a Cluster,
     what: String,
+    /// When the command has run for as long as it was told.
+    ends: Instant,
     /// File in the pod with the output of the command, and its end marker.
     file: String,
 }
@@ -72,6 +75,9 @@ const COMPLETE: &str = "complete";
 /// The last line of the file once the command has exited.
 const END: &str = "== ended";
 
+/// The pause between two questions whether a long command has ended.
+const PAUSE: Duration = Duration::from_secs(1);
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl<'a> Load<'a> {
@@ -96,6 +102,7 @@ impl<'a> Load<'a> {
             cluster,
             &format!("the load on {url} for {seconds} s"),
             &format!("h2load {options} -c {CONNECTIONS} --rps {each} -D {seconds} {url}"),
+            seconds,
         ))
     }
 
@@ -122,7 +129,7 @@ impl<'a> LoggedLoad<'a> {
     /// Waits for the end of the load, and returns its requests.
     pub(crate) fn finish(self) -> Vec<Request> {
         let pod = self.load.0;
-        eventually(&format!("the end of {}", pod.what), || !pod.is_running());
+        pod.wait();
         let (ok, log) = pod.run(&format!("cat {}", self.log));
         assert!(ok, "{}: {log}", pod.output());
         log.lines().map(parse_request).collect()
@@ -150,6 +157,7 @@ impl<'a> Downloads<'a> {
             cluster,
             &format!("the downloads of {url} for {seconds} s"),
             &command,
+            seconds,
         ))
     }
 
@@ -165,11 +173,12 @@ impl<'a> Downloads<'a> {
 }
 
 impl<'a> Detached<'a> {
-    fn start(cluster: &'a Cluster, what: &str, command: &str) -> Self {
+    fn start(cluster: &'a Cluster, what: &str, command: &str, seconds: u32) -> Self {
         let file = format!("/tmp/load-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let detached = Self {
             cluster,
             what: what.to_owned(),
+            ends: Instant::now() + Duration::from_secs(seconds.into()),
             file,
         };
         let (ok, output) = detached.run(&format!(
@@ -184,9 +193,17 @@ impl<'a> Detached<'a> {
         !self.output().contains(END)
     }
 
+    /// Waits for the end of the command, which may take longer than [`eventually`] waits.
+    fn wait(&self) {
+        while Instant::now() < self.ends && self.is_running() {
+            thread::park_timeout(PAUSE);
+        }
+        eventually(&format!("the end of {}", self.what), || !self.is_running());
+    }
+
     /// Waits for the end of the command, and returns its output.
     fn finish(self) -> String {
-        eventually(&format!("the end of {}", self.what), || !self.is_running());
+        self.wait();
         self.output()
     }
 
