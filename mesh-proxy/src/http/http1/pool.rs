@@ -122,7 +122,6 @@ impl Pool {
         let mut idle = self.idle.borrow_mut();
         idle.push(IdleConnection { connection, since });
         let is_first = idle.len() == 1;
-        let added = idle[idle.len() - 1].connection.clone();
         drop(idle);
         if !self.has_maintenance_task.replace(true) {
             tokio::task::spawn_local(maintain_idle(
@@ -132,9 +131,16 @@ impl Pool {
         } else if let Some(maintenance_waker) = &*self.maintenance_waker.borrow() {
             let mut cx = Context::from_waker(maintenance_waker);
             let has_ended = is_first && self.poll_oldest_end(&mut cx).is_ready();
-            if has_ended || added.poll_revoked(&cx).is_ready() {
+            if has_ended || self.poll_newest_revoked(&cx).is_ready() {
                 maintenance_waker.wake_by_ref();
             }
+        }
+    }
+
+    fn poll_newest_revoked(&self, cx: &Context<'_>) -> Poll<()> {
+        match self.idle.borrow().last() {
+            Some(newest) => newest.connection.poll_revoked(cx),
+            None => Poll::Pending,
         }
     }
 
