@@ -14,6 +14,7 @@ mod reused;
 mod rolling;
 mod simulation;
 mod tap;
+mod units;
 mod viz;
 mod why;
 
