@@ -2,8 +2,8 @@
 //! is systemd.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
+use std::{fs, thread};
 
 use mesh_test_support::certificates::TestCa;
 use mesh_test_support::command::{are_installed, output_text, succeed, text};
@@ -162,38 +162,30 @@ fn install_and_remove(package: &Path, install: &str, upgrade: &str, remove: &str
     assert_eq!(before.difference(&after).count(), 0);
 }
 
-fn packages(format: Format) -> Option<(tempfile::TempDir, std::path::PathBuf)> {
-    if !Systemd::is_installed() || !are_installed(&["go", "python3"]) {
-        return None;
+#[test]
+fn packages_install_a_running_agent_and_leave_nothing_behind() {
+    require_root!();
+    if !Systemd::is_installed() || !are_installed(&["go", "python3", "rpm"]) {
+        return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let out = tempfile::tempdir().expect("a directory");
-    let written = package::from_tests(&root, &[format], out.path());
-    let mut written = written.unwrap_or_else(|error| panic!("{error:#}"));
-    Some((out, written.remove(0)))
-}
-
-#[test]
-fn deb_installs_a_running_agent_and_leaves_nothing_behind() {
-    require_root!();
-    let Some((_out, package)) = packages(Format::Deb) else {
-        return;
+    // Both from one build, which is not for two at once.
+    let written = package::from_tests(&root, &[Format::Deb, Format::Rpm], out.path());
+    let written = written.unwrap_or_else(|error| panic!("{error:#}"));
+    let [deb, rpm] = &written[..] else {
+        panic!("{written:?}");
     };
-    let install = "dpkg --install";
-    install_and_remove(&package, install, install, "dpkg --purge mesh-machine");
-}
-
-#[test]
-fn rpm_installs_a_running_agent_and_leaves_nothing_behind() {
-    require_root!();
-    if !are_installed(&["rpm"]) {
-        return;
-    }
-    let Some((_out, package)) = packages(Format::Rpm) else {
-        return;
-    };
-    // Debian's packages are not in the database of rpm.
-    let install = "rpm --install --nodeps";
-    let upgrade = "rpm --upgrade --replacepkgs --nodeps";
-    install_and_remove(&package, install, upgrade, "rpm --erase mesh-machine");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let install = "dpkg --install";
+            install_and_remove(deb, install, install, "dpkg --purge mesh-machine");
+        });
+        scope.spawn(|| {
+            // Debian's packages are not in the database of rpm.
+            let install = "rpm --install --nodeps";
+            let upgrade = "rpm --upgrade --replacepkgs --nodeps";
+            install_and_remove(rpm, install, upgrade, "rpm --erase mesh-machine");
+        });
+    });
 }
