@@ -140,6 +140,14 @@ pub fn service_account(
     format!("{name}.{namespace}.serviceaccount.identity.{control_namespace}.{trust_domain}")
 }
 
+/// How the subject of a token of a ServiceAccount begins: `NAMESPACE:NAME` follows.
+pub const ACCOUNT_SUBJECT: &str = "system:serviceaccount:";
+
+/// Returns the subject of tokens of a ServiceAccount, which is also its name as a Kubernetes user.
+pub fn account_subject(namespace: &str, name: &str) -> String {
+    format!("{ACCOUNT_SUBJECT}{namespace}:{name}")
+}
+
 /// Returns the name of a machine outside Kubernetes in the certificate that it signs tokens with:
 /// `<machine>.machine.identity.<control plane ns>.<trust domain>`. No ServiceAccount has it.
 pub fn machine(name: &str, control_namespace: &str, trust_domain: &str) -> String {

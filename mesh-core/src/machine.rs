@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use self::join::{
-    InvalidJoinFile, JOIN_API_VERSION, JOIN_KIND, JoinFile, MAX_ANCHORS, MAX_JOIN_FILE,
-    MeshSettings, Secret, ServiceAddress, is_host_and_port, is_sha256,
+    InvalidJoinFile, JOIN_API_VERSION, JOIN_KIND, JOIN_TOKEN, JoinFile, MACHINE_SUBJECT,
+    MAX_ANCHORS, MAX_JOIN_FILE, MAX_MACHINE_CERTIFICATES, MeshSettings, Secret, ServiceAddress,
+    is_host_and_port, is_sha256, join_token,
 };
 
 /// Default directory of the records of enrolled units, which outlive the host's boot.

@@ -8,6 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use serde_json::json;
 
+use mesh_core::identity::account_subject;
+
 use crate::digest;
 use crate::manifest::ObjectKey;
 use crate::pki::TokenSigner;
@@ -61,7 +63,7 @@ pub fn sign(signer: &TokenSigner, request: &TokenRequest, now: i64) -> Result<St
     let expires = now.saturating_add_unsigned(request.lifetime.as_secs());
     let mut claims = json!({
         "iss": ISSUER,
-        "sub": format!("system:serviceaccount:{namespace}:{name}"),
+        "sub": account_subject(namespace, name),
         "aud": [request.audience],
         "iat": now,
         "nbf": now,

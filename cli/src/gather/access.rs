@@ -3,6 +3,7 @@
 
 use kube::Api;
 use kube::api::PostParams;
+use mesh_core::identity::account_subject;
 use mesh_k8s::heartbeat;
 use mesh_k8s::kinds::authorization::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
@@ -119,7 +120,7 @@ pub(super) async fn may(
 ) -> Fact<bool> {
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(format!("system:serviceaccount:{namespace}:{account}")),
+            user: Some(account_subject(namespace, account)),
             groups: Some(vec![
                 "system:serviceaccounts".to_owned(),
                 format!("system:serviceaccounts:{namespace}"),

@@ -9,7 +9,8 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use mesh_core::identity::is_dns_label;
+use mesh_core::identity::{ACCOUNT_SUBJECT, is_dns_label};
+use mesh_k8s::inject::TOKEN_AUDIENCE;
 use parking_lot::RwLock;
 use serde::Deserialize;
 
@@ -23,7 +24,7 @@ pub use self::{
 };
 
 /// The required audience. Tokens for other audiences, including the API server, are rejected.
-const AUDIENCE: &str = "identity.l5d.io";
+const AUDIENCE: &str = TOKEN_AUDIENCE;
 
 /// How tokens are verified.
 #[derive(Debug)]
@@ -210,7 +211,7 @@ fn decode_json<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenErr
 /// Parses `system:serviceaccount:<namespace>:<name>`. Both must be DNS labels: a dot in a name
 /// would shift the parts of the identity.
 fn account(subject: &str) -> Option<Account> {
-    let account = subject.strip_prefix("system:serviceaccount:")?;
+    let account = subject.strip_prefix(ACCOUNT_SUBJECT)?;
     let (namespace, name) = account.split_once(':')?;
     (is_dns_label(namespace) && is_dns_label(name)).then(|| Account {
         namespace: namespace.to_owned(),

@@ -9,7 +9,7 @@ use mesh_api::identity::{IssuedCertificate, certify_request, issued, trust_bundl
 use mesh_api::mesh::identity::trust_anchors_client::TrustAnchorsClient;
 use mesh_api::mesh::identity::{TrustBundle as TrustBundleMessage, WatchRequest};
 use mesh_api::proto::identity::identity_client::IdentityClient;
-use mesh_core::machine::MeshSettings;
+use mesh_core::machine::{MAX_MACHINE_CERTIFICATES, MeshSettings};
 use mesh_core::trust_bundle::TrustBundle;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -73,8 +73,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Signing takes milliseconds; a loaded control plane may take seconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// The limit of the identity service for the certificates of a token.
-const MAX_CERTIFICATES: usize = 8;
 /// A certificate has about 600 bytes.
 const MAX_CERTIFICATE: usize = 16 * 1024;
 /// To notice that the connection of a stream is gone.
@@ -211,9 +209,10 @@ pub(super) fn check(
         .into_iter()
         .chain(issued.intermediates)
         .collect();
-    if chain.len() > MAX_CERTIFICATES || chain.iter().any(|der| der.len() > MAX_CERTIFICATE) {
+    if chain.len() > MAX_MACHINE_CERTIFICATES || chain.iter().any(|der| der.len() > MAX_CERTIFICATE)
+    {
         return Err(format!(
-            "more than {MAX_CERTIFICATES} certificates, or one of more than {} KiB",
+            "more than {MAX_MACHINE_CERTIFICATES} certificates, or one of more than {} KiB",
             MAX_CERTIFICATE / 1024
         ));
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mesh_core::identity;
-use mesh_core::machine::{MembershipStatus, MeshSettings};
+use mesh_core::machine::{MACHINE_SUBJECT, MembershipStatus, MeshSettings};
 use mesh_core::trust_bundle::{BundleRefusal, TrustBundle};
 use mesh_k8s::machine::AccountName;
 use serde::{Deserialize, Serialize};
@@ -160,15 +160,13 @@ impl Member {
         account: &AccountName,
         now: SystemTime,
     ) -> Result<Token, TokenError> {
-        self.sign(
-            &token::account_subject(&account.namespace, &account.name),
-            now,
-        )
+        let subject = identity::account_subject(&account.namespace, &account.name);
+        self.sign(&subject, now)
     }
 
     /// Signs a token for the machine's own certificate.
     pub(super) fn own_token(&self, now: SystemTime) -> Result<Token, TokenError> {
-        self.sign(&token::machine_subject(self.machine()), now)
+        self.sign(&format!("{MACHINE_SUBJECT}{}", self.machine()), now)
     }
 
     fn sign(&self, subject: &str, now: SystemTime) -> Result<Token, TokenError> {

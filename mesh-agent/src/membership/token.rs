@@ -5,32 +5,21 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use mesh_k8s::inject::TOKEN_AUDIENCE;
 use serde_json::json;
 
 use super::key::{KeyError, MachineKey};
+use super::time::seconds;
 
 /// How long a token is valid. The identity service accepts up to an hour; the rest is for a clock
 /// of the machine that is ahead.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(30 * 60);
-
-/// The audience of the identity service.
-const AUDIENCE: &str = "identity.l5d.io";
 
 /// A signed token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
     pub(crate) expires: SystemTime,
-}
-
-/// Returns the subject of tokens for the machine's own certificate.
-pub(super) fn machine_subject(machine: &str) -> String {
-    format!("system:machine:{machine}")
-}
-
-/// Returns the subject of tokens for a ServiceAccount.
-pub(super) fn account_subject(namespace: &str, name: &str) -> String {
-    format!("system:serviceaccount:{namespace}:{name}")
 }
 
 /// Signs a token. `chain` is the certificate of the key and the ones above it, in DER.
@@ -41,14 +30,10 @@ pub(super) fn sign(
     now: SystemTime,
 ) -> Result<Token, KeyError> {
     let expires = now + LIFETIME;
-    let seconds = |time: SystemTime| {
-        let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
-        since_1970.unwrap_or_default().as_secs()
-    };
     let chain: Vec<String> = chain.iter().map(|der| STANDARD.encode(der)).collect();
     let header = json!({ "alg": "ES256", "typ": "JWT", "x5c": chain });
     let claims = json!({
-        "sub": subject, "aud": [AUDIENCE], "iat": seconds(now), "exp": seconds(expires),
+        "sub": subject, "aud": [TOKEN_AUDIENCE], "iat": seconds(now), "exp": seconds(expires),
     });
     let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
     let signed = format!("{header}.{claims}");

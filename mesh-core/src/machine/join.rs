@@ -12,6 +12,12 @@ use crate::identity::{Identity, is_dns_label};
 pub const JOIN_API_VERSION: &str = "meshctl/v1";
 /// The `kind` of a join file.
 pub const JOIN_KIND: &str = "MachineJoin";
+/// How the token begins that a machine joins with: `NAME.SECRET` follows.
+pub const JOIN_TOKEN: &str = "mesh-join.";
+/// How the subject of a token begins that a machine signs for itself: its name follows.
+pub const MACHINE_SUBJECT: &str = "system:machine:";
+/// The most certificates of a machine: its own, the issuer's, and some above it during a rotation.
+pub const MAX_MACHINE_CERTIFICATES: usize = 8;
 /// The largest join file, in bytes. It has a few kilobytes, most of them trust anchors.
 pub const MAX_JOIN_FILE: usize = 512 * 1024;
 /// The most bytes of trust anchors in a join file.
@@ -23,6 +29,11 @@ const MAX_VARIABLES: usize = 256;
 const MAX_VALUE: usize = 16 * 1024;
 /// The longest token; ours have less than 150 bytes.
 const MAX_TOKEN: usize = 512;
+
+/// Returns the token that a machine joins with.
+pub fn join_token(machine: &str, secret: &str) -> String {
+    format!("{JOIN_TOKEN}{machine}.{secret}")
+}
 
 /// What a machine joins with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,14 +122,14 @@ impl JoinFile {
         let digits = "is not a SHA-256 in hexadecimal, 64 digits in lower case";
         check(is_sha256(&self.key_sha256), "keySha256", digits)?;
         let Secret(token) = &self.token;
-        let secret = token.strip_prefix(&format!("mesh-join.{}.", self.machine));
+        let secret = token.strip_prefix(&join_token(&self.machine, ""));
         let is_secret = |secret: &str| {
             !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
         check(
             token.len() <= MAX_TOKEN && secret.is_some_and(is_secret),
             "token",
-            format!("is not mesh-join.{}.SECRET", self.machine),
+            format!("is not {}", join_token(&self.machine, "SECRET")),
         )?;
         self.mesh.validate()
     }

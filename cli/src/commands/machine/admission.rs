@@ -12,6 +12,7 @@ use mesh_core::annotation::MACHINE;
 use mesh_core::identity::is_dns_label;
 use mesh_core::machine::{
     JOIN_API_VERSION, JOIN_KIND, JoinFile, MeshSettings, Secret, is_host_and_port, is_sha256,
+    join_token,
 };
 use mesh_k8s::inject::machine_settings;
 use mesh_k8s::invalid::summary;
@@ -129,7 +130,7 @@ pub(super) async fn dismiss(args: &Dismiss, global: &Global) -> anyhow::Result<(
     let cluster = Cluster::connect(global).await?;
     dismiss_from(&cluster, &args.name).await?;
     output::line(&format!(
-        "machine {} gets no more certificates; those of its units end within a day",
+        "machine {} gets no more certificates; its units' certificates end within a day",
         args.name
     ))
 }
@@ -165,7 +166,7 @@ async fn admit_in(
         check_existing(&name, &key_sha256, &existing)?;
     }
     let expires = (now + token_ttl).round(Unit::Second)?;
-    let token = format!("mesh-join.{name}.{secret}");
+    let token = join_token(&name, secret);
     let machine = Machine {
         name: name.clone(),
         accounts,
@@ -191,7 +192,7 @@ async fn admit_in(
         token_expires: expires.to_string(),
         mesh,
     };
-    // What the mesh's values make of it is not ours to trust.
+    // It has values of the mesh, which may be anything.
     file.validate()
         .context("the values of the mesh do not make a join file")?;
     Ok(file)

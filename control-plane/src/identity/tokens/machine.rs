@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::jiff::Timestamp;
 use mesh_core::identity::is_dns_label;
+use mesh_core::machine::{JOIN_TOKEN, MACHINE_SUBJECT, MAX_MACHINE_CERTIFICATES};
 use mesh_k8s::machine::{AccountName, Machine};
 use mesh_k8s::trust::fingerprint;
 use rustls_pki_types::CertificateDer;
@@ -31,14 +32,6 @@ pub(in crate::identity) struct JoinRequest<'a> {
     machine: &'a str,
 }
 
-const JOIN: &str = "mesh-join.";
-
-/// How the subject of a token for the machine itself begins.
-const MACHINE_SUBJECT: &str = "system:machine:";
-
-/// The most certificates of a signer: its own, the issuer's, and some above it during a rotation.
-const MAX_CERTIFICATES: usize = 8;
-
 /// The longest time until a machine's token expires. It makes one for each request.
 const MAX_LIFETIME: Duration = Duration::from_secs(3600);
 
@@ -46,7 +39,7 @@ impl<'a> JoinRequest<'a> {
     /// Returns `None` of other tokens.
     pub(in crate::identity) fn read(token: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(token).ok()?.trim();
-        let (machine, _secret) = text.strip_prefix(JOIN)?.split_once('.')?;
+        let (machine, _secret) = text.strip_prefix(JOIN_TOKEN)?.split_once('.')?;
         is_dns_label(machine).then_some(Self { text, machine })
     }
 
@@ -138,7 +131,7 @@ impl UnverifiedToken<'_> {
     }
 
     fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TokenError> {
-        if self.certificates.len() > MAX_CERTIFICATES {
+        if self.certificates.len() > MAX_MACHINE_CERTIFICATES {
             return Err(TokenError::MachineCertificate("there are more than 8"));
         }
         let decode = |text: &String| STANDARD.decode(text).map(CertificateDer::from);
