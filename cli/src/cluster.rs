@@ -58,6 +58,20 @@ impl<K> Namespaced for K where
 /// the lists of a large cluster.
 const PAGE_SIZE: u32 = 500;
 
+#[cfg(test)]
+impl Cluster {
+    /// Returns a cluster whose API server a test plays.
+    pub(crate) fn played(client: Client) -> Self {
+        Self {
+            client,
+            context: "test".to_owned(),
+            server: "https://test".to_owned(),
+            namespace: "default".to_owned(),
+            control_namespace: "linkerd".to_owned(),
+        }
+    }
+}
+
 impl Cluster {
     /// Reads the kubeconfig and creates a client. Sends no request to the API server.
     pub(crate) async fn connect(global: &Global) -> anyhow::Result<Self> {

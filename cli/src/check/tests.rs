@@ -52,6 +52,18 @@ fn row(facts: &Facts, check: &str) -> Report {
     rows.find(|row| row.name == check).unwrap()
 }
 
+/// Asserts that the advice about the fault with each message contains a text.
+fn expect_advice(faults: &[Fault], expected: &[(&str, &str)]) {
+    for (message, expect) in expected {
+        let mut faults = faults.iter();
+        let fault = faults.find(|it| it.message.contains(message)).unwrap();
+        let mut facts = healthy();
+        (fault.inject)(&mut facts);
+        let advice = row(&facts, fault.check).advice;
+        assert!(advice.contains(expect), "{advice}");
+    }
+}
+
 /// Returns the checks that are not OK.
 fn wrong_rows(facts: &Facts) -> Vec<&'static str> {
     let wrong = all_rows(facts)

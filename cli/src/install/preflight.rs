@@ -304,13 +304,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn controllers_are_awaited_for_the_given_time() {
         let api = ScriptedApi::default();
-        let cluster = Cluster {
-            client: Client::new(api.service("meshctl"), "default"),
-            context: "test".to_owned(),
-            server: "https://test".to_owned(),
-            namespace: "default".to_owned(),
-            control_namespace: "linkerd".to_owned(),
-        };
+        let cluster = Cluster::played(Client::new(api.service("meshctl"), "default"));
         api.put(DEPLOYMENTS, list([Some(1), None, Some(0)]));
         let start = Instant::now();
         let wait = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use super::edits::{edit, edit_pod};
 use super::faults::{Fault, check};
 use super::fixture::multicluster::{add_multicluster, endpoints, service};
 use super::fixture::{NOW, TestCa};
-use super::{row, wrong_rows};
+use super::{expect_advice, row, wrong_rows};
 use crate::facts::{Facts, LinkFacts, Target, TargetMesh};
 use crate::output::style::Mark;
 
@@ -344,7 +344,7 @@ fn invalid_link_hides_no_other() {
 /// The advice has the names, so that it can be used as it is.
 #[test]
 fn advice_names_what_is_to_be_repaired() {
-    for (message, expect) in [
+    let expected = [
         (
             "no such Secret",
             "multicluster link-gen --cluster-name east",
@@ -365,14 +365,8 @@ fn advice_names_what_is_to_be_repaired() {
             "has the targetClusterName",
             "-n linkerd-multicluster delete link flat",
         ),
-    ] {
-        let mut faults = FAULTS.iter();
-        let fault = faults.find(|it| it.message.contains(message)).unwrap();
-        let mut facts = super::fixture::healthy();
-        (fault.inject)(&mut facts);
-        let advice = row(&facts, fault.check).advice;
-        assert!(advice.contains(expect), "{advice}");
-    }
+    ];
+    expect_advice(FAULTS, &expected);
 }
 
 /// A status may have a thousand entries.

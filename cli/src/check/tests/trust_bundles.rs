@@ -10,7 +10,7 @@ use super::edits::set_value;
 use super::faults::{Fault, check};
 use super::fixture::multicluster::{add_trust_bundle, record, replica};
 use super::fixture::{NOW, TestCa};
-use super::{row, wrong_rows};
+use super::{expect_advice, row, wrong_rows};
 use crate::facts::{Facts, Target};
 use crate::output::style::Mark;
 
@@ -223,7 +223,7 @@ fn advice_depends_on_the_trust_domains() {
 
 #[test]
 fn advice_names_cluster_and_config_map() {
-    for (message, expect) in [
+    let expected = [
         (
             "does not exist, so that",
             "-n linkerd delete configmap linkerd-trust-bundle-east, or link cluster east again: meshctl --context TARGET multicluster link-gen --cluster-name east --trust-bundle",
@@ -236,12 +236,6 @@ fn advice_names_cluster_and_config_map() {
             "cannot fetch",
             "kubectl -n linkerd logs linkerd-identity-a -c identity",
         ),
-    ] {
-        let mut faults = FAULTS.iter();
-        let fault = faults.find(|it| it.message.contains(message)).unwrap();
-        let mut facts = super::fixture::healthy();
-        (fault.inject)(&mut facts);
-        let advice = row(&facts, fault.check).advice;
-        assert!(advice.contains(expect), "{advice}");
-    }
+    ];
+    expect_advice(FAULTS, &expected);
 }

@@ -26,13 +26,7 @@ fn cluster(respond: fn(Request<Body>) -> Response<TestBody>) -> Cluster {
         let response = respond(request);
         async move { Ok::<_, Infallible>(response) }
     });
-    Cluster {
-        client: kube::Client::new(service, "default"),
-        context: "test".to_owned(),
-        server: "https://test".to_owned(),
-        namespace: "default".to_owned(),
-        control_namespace: "linkerd".to_owned(),
-    }
+    Cluster::played(kube::Client::new(service, "default"))
 }
 
 fn query() -> TapQuery {

@@ -14,16 +14,10 @@ struct Line {
 
 /// Returns a cluster with a scripted API server.
 pub(super) fn cluster_of(api: &ScriptedApi) -> Cluster {
-    Cluster {
-        client: kube::Client::new(api.service("meshctl"), "default"),
-        context: "test".to_owned(),
-        server: "https://test".to_owned(),
-        namespace: "default".to_owned(),
-        control_namespace: "linkerd".to_owned(),
-    }
+    Cluster::played(kube::Client::new(api.service("meshctl"), "default"))
 }
 
-/// Returns the flags of every command, none of which is given.
+/// Returns the flags of every command, all of them absent.
 pub(super) fn global() -> Global {
     Line::try_parse_from(["meshctl"]).unwrap().global
 }

@@ -102,13 +102,7 @@ mod tests {
     const LINKS: &str = "/apis/multicluster.linkerd.io/v1alpha2/links";
 
     async fn refusal(api: &ScriptedApi) -> Option<String> {
-        let cluster = Cluster {
-            client: Client::new(api.service("meshctl"), "default"),
-            context: "test".to_owned(),
-            server: "https://test".to_owned(),
-            namespace: "default".to_owned(),
-            control_namespace: "linkerd".to_owned(),
-        };
+        let cluster = Cluster::played(Client::new(api.service("meshctl"), "default"));
         let removable = ensure_removable(&cluster, "linkerd-multicluster").await;
         removable.err().map(|error| error.to_string())
     }

@@ -48,13 +48,7 @@ fn cluster(respond: Respond, target: SocketAddr) -> Cluster {
         );
         Ok::<_, Infallible>(kube_api::found(respond(&asked, target)))
     });
-    Cluster {
-        client: kube::Client::new(service, "default"),
-        context: "test".to_owned(),
-        server: "https://test".to_owned(),
-        namespace: "default".to_owned(),
-        control_namespace: "linkerd".to_owned(),
-    }
+    Cluster::played(kube::Client::new(service, "default"))
 }
 
 fn list(items: &[Value]) -> Value {

@@ -19,13 +19,7 @@ fn api() -> (ScriptedApi, Cluster) {
         "data": { "values": values },
     });
     api.put(CONFIG, map);
-    let cluster = Cluster {
-        client: kube::Client::new(api.service("meshctl"), "default"),
-        context: "test".to_owned(),
-        server: "https://test".to_owned(),
-        namespace: "default".to_owned(),
-        control_namespace: "linkerd".to_owned(),
-    };
+    let cluster = Cluster::played(kube::Client::new(api.service("meshctl"), "default"));
     (api, cluster)
 }
 

@@ -29,13 +29,7 @@ fn api() -> (ScriptedApi, String) {
 }
 
 fn cluster(api: &ScriptedApi) -> Cluster {
-    Cluster {
-        client: kube::Client::new(api.service("meshctl"), "default"),
-        context: "test".to_owned(),
-        server: "https://test".to_owned(),
-        namespace: "default".to_owned(),
-        control_namespace: "linkerd".to_owned(),
-    }
+    Cluster::played(kube::Client::new(api.service("meshctl"), "default"))
 }
 
 fn args(key: &str) -> Admit {
