@@ -200,8 +200,7 @@ impl<R: Resolve> ProbeTask<R> {
                             ?silent,
                             "The gateway does not respond to probes; endpoints of mirrors are not ready"
                         );
-                        metrics.alive.set(0);
-                        self.publish(false);
+                        self.report(&metrics, false);
                     }
                     probing.await
                 }
@@ -236,9 +235,13 @@ impl<R: Resolve> ProbeTask<R> {
                     failures = failures.min(probe.failure_threshold);
                 }
             }
-            metrics.alive.set(i64::from(alive));
-            self.publish(alive);
+            self.report(&metrics, alive);
         }
+    }
+
+    fn report(&self, metrics: &ProbeMetrics, alive: bool) {
+        metrics.alive.set(i64::from(alive));
+        self.publish(alive);
     }
 
     async fn send(&self, service: &str, probe: &Probe) -> Result<(), ProbeError> {

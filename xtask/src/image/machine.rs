@@ -11,7 +11,7 @@ pub(crate) use super::origin::Origin;
 
 pub(crate) const NAME: &str = "mesh-machine";
 /// The directory of the licences and the inventory.
-pub(crate) const DOCUMENTS: &str = "/usr/share/doc/mesh-machine";
+pub(crate) const DOCUMENTS: &str = "usr/share/doc/mesh-machine";
 pub(crate) const DESCRIPTION: &str =
     "The agent and the proxies that make services of a machine part of a mesh";
 pub(crate) const LICENCE: &str =
@@ -84,7 +84,7 @@ impl Programs {
         ];
         let documents = documents
             .into_iter()
-            .map(|(name, content)| (format!("{}/{name}", &DOCUMENTS[1..]), content));
+            .map(|(name, content)| (format!("{DOCUMENTS}/{name}"), content));
         files.extend(documents);
         Ok(files)
     }

@@ -9,7 +9,7 @@ use super::Format;
 use crate::image::machine::{self, Origin};
 
 /// Settings of the administrator for proxies.
-const SETTINGS: &str = "/etc/mesh";
+const SETTINGS: &str = "etc/mesh";
 
 pub(super) struct Description<'a> {
     pub(super) origin: &'a Origin,
@@ -70,7 +70,7 @@ impl Description<'_> {
         });
         // rpm removes a directory only if a package owns it.
         let directories = [SETTINGS, machine::DOCUMENTS]
-            .map(|path| json!({ "dst": path, "type": "dir", "file_info": { "mode": 0o755 } }));
+            .map(|path| json!({ "dst": format!("/{path}"), "type": "dir", "file_info": { "mode": 0o755 } }));
         files.chain(directories).collect()
     }
 

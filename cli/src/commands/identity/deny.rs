@@ -63,7 +63,8 @@ pub(super) async fn allow(args: &Change, global: &Global) -> anyhow::Result<()> 
 
 pub(super) async fn denied(args: &List, global: &Global) -> anyhow::Result<()> {
     let cluster = Cluster::connect(global).await?;
-    let (_, list) = read(&cluster).await?;
+    let trust_domain = trust_domain(&cluster).await?;
+    let (_, list) = read(&cluster, &trust_domain).await?;
     let identities: Vec<String> = list.texts().collect();
     match args.output {
         Format::Json => output::json("DeniedIdentities", &Denied { identities }),
@@ -101,7 +102,7 @@ async fn change_in(
     entries: &[IdentityMatch],
     verb: Verb,
 ) -> anyhow::Result<Changed> {
-    let trust_domain = cluster.values().await?.trust_domain().to_owned();
+    let trust_domain = trust_domain(cluster).await?;
     if verb == Verb::Deny {
         for entry in entries {
             check_entry(entry, &cluster.control_namespace, &trust_domain)
@@ -109,7 +110,7 @@ async fn change_in(
         }
     }
     for _ in 0..ATTEMPTS {
-        let (object, list) = read(cluster).await?;
+        let (object, list) = read(cluster, &trust_domain).await?;
         let changed = apply(list.clone(), entries, verb)?;
         if changed.list == list || write(cluster, object, &changed.list).await? {
             return Ok(changed);
@@ -155,16 +156,22 @@ fn still_denied(list: &DenyList, id: &Identity) -> Option<String> {
     Some(format!("{id} is still denied by {entry}"))
 }
 
+async fn trust_domain(cluster: &Cluster) -> anyhow::Result<String> {
+    Ok(cluster.values().await?.trust_domain().to_owned())
+}
+
 /// Returns the object, if there is one, and its list.
-async fn read(cluster: &Cluster) -> anyhow::Result<(Option<ConfigMap>, DenyList)> {
-    let trust_domain = cluster.values().await?.trust_domain().to_owned();
+async fn read(
+    cluster: &Cluster,
+    trust_domain: &str,
+) -> anyhow::Result<(Option<ConfigMap>, DenyList)> {
     let namespace = &cluster.control_namespace;
     let what = format!("read ConfigMap {CONFIG_MAP}");
     let found = cluster.control_object::<ConfigMap>(CONFIG_MAP).await;
     let Some(object) = found.map_err(|failed| error::failed(&what, failed))? else {
         return Ok((None, DenyList::default()));
     };
-    match denied_identities::read(&object, namespace, &trust_domain) {
+    match denied_identities::read(&object, namespace, trust_domain) {
         Ok(list) => Ok((Some(object), list)),
         Err(problems) => bail!(Failure::Input(format!(
             "ConfigMap {CONFIG_MAP} is invalid, and the list before it is in effect: {}; correct it with `kubectl -n {namespace} edit configmap {CONFIG_MAP}`",
