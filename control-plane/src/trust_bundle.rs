@@ -289,7 +289,7 @@ impl Cluster {
         let before = std::mem::replace(&mut trust.foreign, fetched);
         match self.record.settle(recorded, anchors, &before, &trust).await {
             Ok(Settled::Send(settled)) => sent.send(settled.0),
-            // After a conflict the next step reads what the other replica has written.
+            // After a conflict the next step reads the other replica's record.
             lost => {
                 self.domains.fetch_again();
                 lost?;

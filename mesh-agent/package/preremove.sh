@@ -20,7 +20,7 @@ done
 if [ -d /run/systemd/system ]; then
     systemctl stop 'mesh-proxy@*.service'
 fi
-# dpkg keeps what the administrator decided until the package is purged.
+# dpkg keeps the administrator's decision until the package is purged.
 if [ "$1" = 0 ]; then
     systemctl --quiet disable mesh-agent.service
 fi

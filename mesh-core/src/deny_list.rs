@@ -1,5 +1,5 @@
-//! The list of denied identities (docs/adr/0231): what an entry is, which identities it denies, and
-//! which entries are refused.
+//! The list of denied identities (docs/adr/0231): the form of an entry, the identities that it
+//! denies, and the entries that are refused.
 //!
 //! The identity service, the proxies and the command line call these functions.
 
@@ -23,7 +23,7 @@ pub enum DenyListError {
     #[error("{0}")]
     Entry(String),
     /// The entry denies every DNS identity, also the ones of the control plane.
-    #[error("\"*\" denies every identity, also those of the control plane")]
+    #[error("\"*\" denies every identity, also the control plane's")]
     Every,
     /// The entry denies the control plane.
     #[error(

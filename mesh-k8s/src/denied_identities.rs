@@ -1,8 +1,8 @@
 //! The ConfigMap of the denied identities: no proxy has connections with them, and they get no
 //! certificate (docs/adr/0231).
 //!
-//! It is in the namespace of the control plane, where only those may write who may change the
-//! anchors of the mesh. `meshctl identity deny` writes it, and the identity service follows it.
+//! It is in the namespace of the control plane: who may write there may change the anchors of the
+//! mesh, too. `meshctl identity deny` writes it, and the identity service follows it.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use mesh_core::deny_list::{

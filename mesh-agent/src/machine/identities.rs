@@ -1,5 +1,5 @@
-//! The identities of units on a machine that has joined a mesh: the environment that their proxies
-//! share with those of pods, and the tokens that they get certificates with.
+//! The identities of units on a machine that has joined a mesh: the environment of their proxies,
+//! and the tokens that their proxies get certificates with.
 //!
 //! ```text
 //! <state dir>/tokens/<name>   the token of a unit, which only the user of the proxies reads
@@ -147,7 +147,7 @@ impl Identities {
     }
 
     /// Returns the lines of the environment of a unit's proxy; `None` while the machine is not a
-    /// member, when what the proxy has is to stay.
+    /// member: the proxy keeps its environment.
     pub(super) fn environment(&self, unit: &str, account: &UnitAccount) -> Option<String> {
         let member = self.membership.member()?;
         Some(environment(&member, account, &self.token_path(unit)))

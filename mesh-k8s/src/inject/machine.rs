@@ -1,5 +1,5 @@
-//! What the proxies of a machine outside Kubernetes share with those of pods: `meshctl machine
-//! admit` gives it to the machine (docs/adr/0230).
+//! The settings that proxies of a machine outside Kubernetes and of pods share: `meshctl machine
+//! admit` gives them to the machine (docs/adr/0230).
 
 use std::collections::BTreeMap;
 

@@ -49,7 +49,7 @@ pub(super) const MIRROR_ENDPOINTS: &str = "/api/v1/namespaces/shop/endpoints/web
 /// In cluster east.
 pub(super) const GATEWAY: &str = "/api/v1/namespaces/linkerd-multicluster/services/linkerd-gateway";
 pub(super) const CONFIG: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-config";
-/// The trust bundle of cluster east, and those that proxies get.
+/// The trust bundle of cluster east, and the bundles that proxies get.
 pub(super) const BUNDLE: &str = "/api/v1/namespaces/linkerd/configmaps/linkerd-trust-bundle-east";
 pub(super) const RECORD: &str =
     "/api/v1/namespaces/linkerd/configmaps/linkerd-identity-trust-bundle";

@@ -29,8 +29,8 @@ pub(super) fn list_valid(facts: &Facts) -> CheckResult {
     })
 }
 
-/// Finds the proxies that do not get the list: those of Linkerd, those that an earlier version
-/// injected, and all of them if the identity service sends nothing.
+/// Finds the proxies that do not get the list: Linkerd's, proxies of an earlier version, and all of
+/// them if the identity service sends nothing.
 pub(super) fn followed(facts: &Facts) -> CheckResult {
     let Some(entries) = denied(facts)? else {
         return Ok(Outcome::ok("no identity is denied"));

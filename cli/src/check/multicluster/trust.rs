@@ -321,7 +321,7 @@ fn outdated(facts: &Facts, domain: &ForeignDomain, anchors: &[Vec<u8>]) -> Fact<
     }
     let again = |text| {
         Finding::new(text).with_fix(format!(
-            "wait two minutes, in which a rotation of that cluster arrives; then {}",
+            "wait two minutes until a rotation of that cluster has arrived; then {}",
             trust_again(domain)
         ))
     };
