@@ -287,7 +287,14 @@ fn decide(
 ) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(state.time);
     let verified = state.replicas[replica].anchors;
-    match publish_step(last, Some(source), verified, &ForeignAnchors::new(), None, now) {
+    match publish_step(
+        last,
+        Some(source),
+        verified,
+        &ForeignAnchors::new(),
+        None,
+        now,
+    ) {
         PublishStep::Send(bundle) => state.replicas[replica].sent = Some(bundle),
         PublishStep::Write(bundle) => {
             // The write names the version that was read.
