@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use mesh_core::endpoint::{Endpoint, ProtocolHint};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -27,8 +28,13 @@ struct Pods {
 
 impl Pods {
     async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts the client's proxy with these variables.
+    async fn start_with(environment: &[(&str, &str)]) -> Option<Self> {
         let mesh = Mesh::new()?;
-        let client = mesh.pod("client").meshed().await;
+        let client = mesh.pod("client").meshed_with(environment).await;
         let server = mesh.pod("server").meshed().await;
         let other = mesh.pod("other").meshed().await;
         let control = &mesh.control;
@@ -162,6 +168,40 @@ async fn connections_with_a_denied_peer_end_in_both_roles_until_it_is_allowed() 
         stays.abort();
         number += 2;
     }
+}
+
+#[tokio::test]
+async fn idle_http1_connection_to_a_denied_server_is_closed_while_nothing_uses_it() {
+    // Nothing else closes the connection.
+    let environment = [
+        ("OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT", "1h"),
+        ("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", "1h"),
+    ];
+    let Some(pods) = Pods::start_with(&environment).await else {
+        return;
+    };
+    // Without the hint of HTTP/2 the proxies pool connections of HTTP/1 with mutual TLS.
+    let endpoint = Endpoint {
+        hint: ProtocolHint::Unknown,
+        ..policies::meshed(&pods.server, 8080)
+    };
+    pods.mesh.control.service(SERVICE, "web", [endpoint]);
+    let _app = HttpApp::start(&pods.server, 8080, OK).await;
+    assert_eq!(status(&pods.client).await, "HTTP/1.1 200 OK");
+    let pooled = [
+        "tcp_open_connections{",
+        "direction=\"outbound\"",
+        "peer=\"dst\"",
+        "tls=\"true\"",
+        "target_port=\"8080\"",
+    ];
+    assert_eq!(pods.client.metric(&pooled).await, 1.0);
+
+    pods.deny(1, &[&pods.server.identity()]).await;
+    eventually("the idle connection is closed", || async {
+        pods.client.metric(&pooled).await == 0.0
+    })
+    .await;
 }
 
 #[tokio::test]
