@@ -27,6 +27,9 @@ const LABELS: &[&str] = &["metadata", "labels"];
 const ANNOTATIONS: &[&str] = &["metadata", "annotations"];
 const PORTS: &[&str] = &["spec", "ports"];
 const REMOTE_MEMBERS: &[&str] = &["metadata", "annotations", REMOTE_DISCOVERY];
+/// The label that makes a Service a mirror. Who has set it is a service mirror, also Linkerd's,
+/// whose work this one continues (docs/adr/0236).
+const MARK: &[&str] = &["metadata", "labels", MIRRORED_SERVICE];
 const LOCAL_MEMBERS: &[&str] = &["metadata", "annotations", LOCAL_DISCOVERY];
 
 /// The lists of a federated Service's members.
@@ -305,7 +308,10 @@ fn fields(content: &ServiceContent<'_>) -> Vec<Field> {
         let keys = pairs.map(|(key, value)| (key.clone(), value.as_str().into()));
         Field {
             path,
-            change: Change::Merge(keys.collect()),
+            change: Change::Merge {
+                keys: keys.collect(),
+                mark: MARK,
+            },
         }
     };
     let ports = Field {

@@ -50,9 +50,13 @@ pub(crate) struct Field {
 pub(crate) enum Change {
     Set(Value),
     Remove,
-    /// Sets keys of a map. Other keys that this manager has set are removed, and the ones of other
-    /// clients stay. A map of an object that this manager has never written is replaced.
-    Merge(Map<String, Value>),
+    /// Sets keys of a map. Other keys that this manager has set are removed, and so are the ones of
+    /// clients that have set the field `mark`: they have written the object in its place before.
+    /// Keys of other clients stay. A map of an object that none of these has written is replaced.
+    Merge {
+        keys: Map<String, Value>,
+        mark: &'static [&'static str],
+    },
 }
 
 const CONFLICT: u16 = 409;
@@ -120,7 +124,10 @@ fn set(object: &mut Value, Field { path, change }: Field, manager: &str) {
     let Some((last, parents)) = path.split_last() else {
         return;
     };
-    let managed = managed_keys(object, manager, path);
+    let managed = match &change {
+        Change::Merge { mark, .. } => managed_keys(object, manager, mark, path),
+        Change::Set(_) | Change::Remove => None,
+    };
     let mut object = object;
     for key in parents {
         object = entry(object, key);
@@ -132,7 +139,7 @@ fn set(object: &mut Value, Field { path, change }: Field, manager: &str) {
                 fields.remove(*last);
             }
         }
-        Change::Merge(mut keys) => {
+        Change::Merge { mut keys, .. } => {
             let map = entry(object, last);
             if let (Some(managed), Some(before)) = (managed, map.as_object()) {
                 let others = before.iter().filter(|(key, _)| !managed.contains(*key));
@@ -145,19 +152,36 @@ fn set(object: &mut Value, Field { path, change }: Field, manager: &str) {
     }
 }
 
-/// Returns the keys of a map that a manager has set, by the record of the API server; `None` if it
-/// has not written the object.
-fn managed_keys(object: &Value, manager: &str, path: &[&str]) -> Option<BTreeSet<String>> {
+/// Returns the keys of a map that a manager has set, or others that have set the field `mark`, by
+/// the records of the API server; `None` if none of them has written the object.
+///
+/// A key belongs to the client that has set its value first. A manager that replaces another one
+/// owns no label until its value changes.
+fn managed_keys(
+    object: &Value,
+    manager: &str,
+    mark: &[&str],
+    path: &[&str],
+) -> Option<BTreeSet<String>> {
     let records = object["metadata"]["managedFields"].as_array()?.iter();
-    let own = records.filter(|record| record["manager"] == manager);
+    let own = records.filter(|record| {
+        record["manager"] == manager || !owned(&record["fieldsV1"], mark).is_null()
+    });
     let mut own = own.map(|record| &record["fieldsV1"]).peekable();
     own.peek()?;
     let maps = own.map(|fields| {
-        let map = path.iter().fold(fields, |at, key| &at[format!("f:{key}")]);
-        map.as_object().into_iter().flat_map(Map::keys)
+        owned(fields, path)
+            .as_object()
+            .into_iter()
+            .flat_map(Map::keys)
     });
     let keys = maps.flatten().filter_map(|key| key.strip_prefix("f:"));
     Some(keys.map(str::to_owned).collect())
+}
+
+/// Returns the part of a record about a field; null if the client does not own it.
+fn owned<'a>(fields: &'a Value, path: &[&str]) -> &'a Value {
+    path.iter().fold(fields, |at, key| &at[format!("f:{key}")])
 }
 
 fn entry<'a>(object: &'a mut Value, key: &str) -> &'a mut Value {
@@ -270,13 +294,16 @@ mod tests {
     fn keys_of_other_clients_stay_in_a_map_and_own_ones_are_replaced() {
         let merge = |managed: Value| {
             let mut object = json!({ "metadata": {
-                "labels": { "own": "1", "old": "1", "other": "1" },
+                "labels": { "mark": "1", "own": "1", "old": "1", "other": "1" },
                 "managedFields": managed,
             }});
-            let keys = json!({ "own": "2", "new": "2" });
+            let keys = json!({ "mark": "1", "own": "2", "new": "2" });
             let field = Field {
                 path: &["metadata", "labels"],
-                change: Change::Merge(keys.as_object().unwrap().clone()),
+                change: Change::Merge {
+                    keys: keys.as_object().unwrap().clone(),
+                    mark: &["metadata", "labels", "mark"],
+                },
             };
             set(&mut object, field, "test");
             object["metadata"]["labels"].clone()
@@ -285,13 +312,16 @@ mod tests {
         let own = record("test", json!({ ".": {}, "f:own": {}, "f:old": {} }));
         let other = record("kubectl", json!({ "f:other": {} }));
         let status = json!({ "manager": "test", "fieldsV1": { "f:status": {} } });
-        assert_eq!(
-            merge(json!([status, other, own])),
-            json!({ "own": "2", "new": "2", "other": "1" })
-        );
-        let replaced = json!({ "own": "2", "new": "2" });
+        let kept = json!({ "mark": "1", "own": "2", "new": "2", "other": "1" });
+        assert_eq!(merge(json!([status, other, own])), kept);
+        let replaced = json!({ "mark": "1", "own": "2", "new": "2" });
         assert_eq!(merge(json!([other])), replaced);
         assert_eq!(merge(Value::Null), replaced);
+        // The labels of another manager in the place of this one, whatever has changed since.
+        let before = record("before", json!({ "f:mark": {}, "f:old": {} }));
+        assert_eq!(merge(json!([before, other])), kept);
+        let own = record("test", json!({ "f:own": {} }));
+        assert_eq!(merge(json!([before, other, own])), kept);
     }
 
     #[tokio::test]

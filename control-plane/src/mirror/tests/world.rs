@@ -320,7 +320,7 @@ endpoints: {endpoints}
                         Change::Set(value) => at[*last] = value,
                         Change::Remove => drop(at.as_object_mut().unwrap().remove(*last)),
                         // No client is recorded here, so nothing is kept of a map.
-                        Change::Merge(keys) => at[*last] = Value::Object(keys),
+                        Change::Merge { keys, .. } => at[*last] = Value::Object(keys),
                     }
                 }
                 self.put(kind, &key.1, object);
