@@ -296,15 +296,10 @@ fn of_mirror(target: &Target, source: &Source) -> Labels {
 
 /// Returns the labels of a host's mirror and its Endpoints.
 fn of_host(target: &Target, source: &Source) -> Labels {
-    let cluster = target.cluster.as_deref().unwrap_or_default();
-    owned([
-        (MIRRORED_SERVICE, "true".to_owned()),
-        (MIRRORED_CLUSTER, cluster.to_owned()),
-        (
-            HEADLESS_MIRROR,
-            target.mirror(&source.name).name.to_string(),
-        ),
-    ])
+    let mut labels = of_mirror(target, source);
+    let headless = target.mirror(&source.name).name.to_string();
+    labels.insert(HEADLESS_MIRROR.to_owned(), headless);
+    labels
 }
 
 fn copied_annotations(target: &Target, source: &Source) -> Labels {

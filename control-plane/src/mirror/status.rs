@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp, Unit};
 use kube::Resource as _;
 use mesh_k8s::crd::Link;
 use mesh_k8s::crd::link::{
-    LinkStatus, MIRROR_CONTROLLER, MirrorCondition, MirroredService, ServiceRef,
+    LinkStatus, MIRROR_CONTROLLER, MirrorCondition, MirroredService, SERVICE_GROUP, ServiceRef,
 };
 use mesh_k8s::kinds::Time;
 use mesh_objects::model::Name;
@@ -186,7 +186,7 @@ fn entry(
 
 fn reference(name: &Name) -> ServiceRef {
     ServiceRef {
-        group: String::new(),
+        group: SERVICE_GROUP.to_owned(),
         kind: "Service".to_owned(),
         name: name.name.to_string(),
         namespace: name.namespace.to_string(),

@@ -8,4 +8,5 @@ mod limits;
 mod links;
 mod mirrors;
 mod reports;
+mod taken_over;
 mod world;

@@ -131,7 +131,7 @@ pub struct MirrorCondition {
 /// A reference to a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct ServiceRef {
-    /// The empty group of Kubernetes' own kinds.
+    /// [`SERVICE_GROUP`].
     #[serde(default)]
     pub group: String,
     /// `Service`.
@@ -144,6 +144,10 @@ pub struct ServiceRef {
 
 /// The controller that writes the status of Links.
 pub const MIRROR_CONTROLLER: &str = "linkerd.io/service-mirror";
+
+/// The group of the references in a status. Linkerd's controller leaves it out, and the definition
+/// of Links sets this one.
+pub const SERVICE_GROUP: &str = "core";
 
 /// The reason in the condition of a Service whose mirror has no namespace here, as in Linkerd.
 pub const MISSING_NAMESPACE: &str = "MissingNamespace";

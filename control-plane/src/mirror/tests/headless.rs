@@ -47,6 +47,7 @@ fn headless_service_has_a_headless_mirror_and_a_mirror_for_each_host() {
     assert_eq!(
         host["metadata"]["labels"],
         json!({
+            "app": "web",
             "mirror.linkerd.io/mirrored-service": "true",
             "mirror.linkerd.io/cluster-name": "east",
             "mirror.linkerd.io/headless-mirror-svc-name": "web-east",
@@ -57,6 +58,7 @@ fn headless_service_has_a_headless_mirror_and_a_mirror_for_each_host() {
     assert_eq!(annotations["mirror.linkerd.io/remote-svc-fq-name"], fqn);
     assert_eq!(host["spec"]["ports"], mirror["spec"]["ports"]);
     let of_host = get(ENDPOINTS, "web-0-east");
+    assert_eq!(of_host["metadata"]["labels"], host["metadata"]["labels"]);
     assert_eq!(
         of_host["metadata"]["annotations"],
         json!({

@@ -26,14 +26,14 @@ fn status_has_an_entry_for_each_selected_service() {
     world.settle();
     let entry = json!({
         "controllerName": "linkerd.io/service-mirror",
-        "remoteRef": { "group": "", "kind": "Service", "name": "web", "namespace": "shop" },
+        "remoteRef": { "group": "core", "kind": "Service", "name": "web", "namespace": "shop" },
         "conditions": [{
             "type": "Mirrored",
             "status": "True",
             "reason": "Mirrored",
             "message": "",
             "lastTransitionTime": "1970-01-12T13:46:50Z",
-            "localRef": { "group": "", "kind": "Service", "name": "web-east", "namespace": "shop" },
+            "localRef": { "group": "core", "kind": "Service", "name": "web-east", "namespace": "shop" },
         }],
     });
     let status = serde_json::to_value(world.status()).unwrap();
