@@ -81,6 +81,59 @@ pub fn parse_prometheus_duration(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(total))
 }
 
+/// The length of a duration in Go's notation. Each unit occurs once in a sensible one.
+const MAX_GO_DURATION: usize = 32;
+
+/// Parses the notation of Go, such as `1m30s`, `0.5s` or `500ms`, of at most 32 characters and
+/// without sign. What is shorter than a nanosecond is left out.
+pub fn parse_go_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    if text.is_empty() || text.len() > MAX_GO_DURATION {
+        return None;
+    }
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let (number, after) = split(rest, |c| c.is_ascii_digit() || c == '.');
+        let (unit, after) = split(after, |c| !c.is_ascii_digit() && c != '.');
+        let nanos: u64 = match unit {
+            "ns" => 1,
+            // The sign of micro, and the Greek letter that looks like it.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return None,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return None;
+        }
+        let whole: u64 = if whole.is_empty() {
+            0
+        } else {
+            whole.parse().ok()?
+        };
+        total = total.checked_add(Duration::from_nanos(whole.checked_mul(nanos)?))?;
+        let mut worth = nanos;
+        for digit in fraction.chars().filter_map(|c| c.to_digit(10)) {
+            worth /= 10;
+            total = total.checked_add(Duration::from_nanos(u64::from(digit) * worth))?;
+        }
+        rest = after;
+    }
+    Some(total)
+}
+
+/// Splits a text before the first character that does not belong to its beginning.
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    let end = text.find(|c| !belongs(c)).unwrap_or(text.len());
+    text.split_at(end)
+}
+
 /// Parses a boolean like Go's `strconv.ParseBool`, as Linkerd does.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
@@ -123,6 +176,43 @@ mod tests {
         let long = "1s".repeat(17);
         for bad in ["", "1", "m", "1.5m", "-1m", "1M", "99999999999y", &long] {
             assert_eq!(parse_prometheus_duration(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_of_go_are_parsed() {
+        for (text, micros) in [
+            ("0", 0),
+            ("3s", 3_000_000),
+            ("1m0s", 60_000_000),
+            ("1h30m", 5_400_000_000),
+            ("0.5s", 500_000),
+            (".5s1.5ms", 501_500),
+            ("2.s", 2_000_000),
+            ("500us", 500),
+            ("7\u{b5}s", 7),
+            ("1.25h", 4_500_000_000),
+            ("0.33333333333333333333m", 19_999_999),
+        ] {
+            let found = parse_go_duration(text).map(|it| it.as_micros());
+            assert_eq!(found, Some(micros), "{text}");
+        }
+        let long = "1s".repeat(17);
+        for bad in [
+            "",
+            "1",
+            "s",
+            ".s",
+            "1.2.3s",
+            "-1s",
+            "+1s",
+            "1d",
+            "1 s",
+            "1S",
+            "99999999999h",
+            &long,
+        ] {
+            assert_eq!(parse_go_duration(bad), None, "{bad}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::CustomResource;
 use mesh_core::identity::is_dns_label;
-use mesh_core::units::parse_prometheus_duration;
+use mesh_core::units::parse_go_duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ pub struct LinkSpec {
 }
 
 /// How a gateway is probed. All values are strings, as in Linkerd; the durations are in Go's
-/// notation, such as `30s` or `1m30s`.
+/// notation, such as `30s`, `1m30s` or `0.5s`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProbeSpec {
@@ -329,7 +329,7 @@ fn port(field: &str, text: &str, problems: &mut Vec<Invalid>) -> u16 {
 }
 
 fn period(field: &str, text: &str, problems: &mut Vec<Invalid>) -> Duration {
-    let period = parse_prometheus_duration(text).filter(|period| PERIODS.contains(period));
+    let period = parse_go_duration(text).filter(|period| PERIODS.contains(period));
     period.unwrap_or_else(|| {
         let problem = format!(
             "{} is not a duration from 100ms to 1h, such as \"30s\"",
@@ -396,6 +396,30 @@ probeSpec: {path: /ready, port: '4191', period: 1m30s}",
         assert_eq!(probe.timeout, Duration::from_secs(30));
         assert_eq!(probe.failure_threshold, 3);
         assert_eq!(link("").gateway(), Ok(None));
+    }
+
+    /// Linkerd's `link-gen` copies the annotation of the gateway, in which Go allows fractions.
+    #[test]
+    fn durations_of_a_probe_are_gos() {
+        for (text, millis) in [("0.5s", 500), ("1m0s", 60_000), ("1.5s", 1_500)] {
+            let spec = link(&format!(
+                "gatewayAddress: 192.0.2.1
+gatewayPort: '4143'
+probeSpec: {{path: /ready, port: '4191', period: {text}, timeout: {text}}}"
+            ));
+            let probe = spec.gateway().unwrap().unwrap().probe.unwrap();
+            let expect = Duration::from_millis(millis);
+            assert_eq!((probe.period, probe.timeout), (expect, expect), "{text}");
+        }
+    }
+
+    /// Linkerd's `link-gen --gateway=false` prints the empty object, to which the definition adds
+    /// its defaults.
+    #[test]
+    fn probe_without_a_gateway_is_none() {
+        let spec = link("probeSpec: {timeout: 30s, failureThreshold: '3'}");
+        assert_eq!(spec.problems(), []);
+        assert_eq!(spec.gateway(), Ok(None));
     }
 
     #[test]
