@@ -23,6 +23,7 @@ mod coverage;
 mod crds;
 mod generated;
 mod helm;
+mod linkerd_check;
 mod multicluster;
 mod namespaces;
 mod ports;
