@@ -2,6 +2,7 @@
 //! commands print manifests, or read the state of a cluster; none works on a local node.
 
 mod allow;
+pub(crate) mod bundles;
 mod check;
 mod gateways;
 mod install;

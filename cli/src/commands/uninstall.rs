@@ -5,6 +5,7 @@ use kube::api::ListParams;
 use mesh_k8s::kinds::Pod;
 
 use crate::cluster::{Cluster, error};
+use crate::commands::multicluster::bundles;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::install::{inventory, manifest, preflight};
@@ -63,7 +64,9 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         output::note(&format!("warning: {warning}"));
     }
     let objects = inventory::list_objects(&cluster).await?;
-    let manifests: Vec<_> = inventory::for_deletion(objects, args.crds);
+    // First, because they are in the namespace that is deleted last.
+    let mut manifests = bundles::for_deletion(&cluster).await?;
+    manifests.extend(inventory::for_deletion(objects, args.crds));
     if manifests.is_empty() {
         let namespace = &cluster.control_namespace;
         return Err(Failure::Input(format!(

@@ -7,11 +7,12 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Partia
 use mesh_core::annotation::MULTICLUSTER;
 use mesh_k8s::kinds::ResourceExt as _;
 
-use super::cluster;
+use super::{bundles, cluster};
 use crate::cluster::{Cluster, error};
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::install::{inventory, manifest, preflight};
+use crate::output;
 use crate::output::manifests::ManifestFormat;
 
 const EXAMPLES: &str = "\
@@ -46,6 +47,9 @@ pub(super) async fn run(args: &Args, namespace: &str, global: &Global) -> anyhow
     if manifests.is_empty() {
         let text = "no object of the cluster has the label linkerd.io/extension=multicluster: the multicluster extension is not installed";
         return Err(Failure::Input(text.to_owned()).into());
+    }
+    for note in bundles::notes(&cluster).await? {
+        output::note(&note);
     }
     manifest::print(&manifests, args.output)
 }
