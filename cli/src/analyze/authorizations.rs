@@ -1,6 +1,8 @@
 //! Policies whose target or requirements do not exist, and what no policy uses.
 
+use mesh_core::identity::Identity;
 use mesh_core::route::filter::RequestKind;
+use mesh_core::trust_domain;
 use mesh_k8s::pod::PROXY_CONTAINER;
 use mesh_objects::model::ParentKind;
 use mesh_objects::policy::attachment::requests_of_server;
@@ -286,6 +288,9 @@ fn clients(
         let field = format!("{field}.identities[{at}]");
         // Proxies compare them without regard to case.
         let identity = text(identity).to_ascii_lowercase();
+        if may_be_trusted(objects, &identity) {
+            continue;
+        }
         if let Some(end) = foreign_to(objects, &identity) {
             findings.push(Finding::new(
                 object,
@@ -313,12 +318,31 @@ fn clients(
     }
 }
 
+/// Returns whether an identity, or one with the suffix after `*`, can be of another cluster whose
+/// trust domain is trusted. Its ServiceAccounts are unknown here.
+fn may_be_trusted(objects: &Objects, identity: &str) -> bool {
+    let Some(domains) = objects.foreign_domains() else {
+        return !own_end(objects).is_some_and(|end| identity.ends_with(&end));
+    };
+    let suffix = identity.strip_prefix('*');
+    let name = Identity::Dns(suffix.unwrap_or(identity).into());
+    domains.iter().any(|domain| {
+        let is_wider = suffix.is_some_and(|suffix| format!(".{domain}").ends_with(suffix));
+        is_wider || trust_domain::is_member(&name, domain)
+    })
+}
+
+/// Returns the end of the identities of this mesh, if its values are known.
+fn own_end(objects: &Objects) -> Option<String> {
+    let values = objects.values()?;
+    let (namespace, domain) = (&values.namespace, values.trust_domain());
+    Some(format!(".serviceaccount.identity.{namespace}.{domain}"))
+}
+
 /// Returns the end of the mesh's identities if an identity, or every one with the suffix after `*`,
 /// has another. Machines may have any, and SPIFFE identities are not compared.
 fn foreign_to(objects: &Objects, identity: &str) -> Option<String> {
-    let values = objects.values()?;
-    let (namespace, domain) = (&values.namespace, values.trust_domain());
-    let end = format!(".serviceaccount.identity.{namespace}.{domain}");
+    let end = own_end(objects)?;
     let suffix = identity.strip_prefix('*');
     let is_matched = |own: &str| {
         let own = own.to_ascii_lowercase();

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
 
-use mesh_k8s::kinds::LabelSelector;
+use mesh_core::annotation::TRUST_BUNDLE_OF;
+use mesh_k8s::kinds::{ConfigMap, LabelSelector};
 use mesh_k8s::pod::PROXY_CONTAINER;
-use mesh_k8s::select;
 use mesh_k8s::values::Values;
+use mesh_k8s::{foreign_domain, select};
 use mesh_objects::convert;
 use mesh_objects::model::{EgressNetwork, Object as Record, Server, Service};
 use mesh_objects::policy::server;
@@ -25,6 +26,10 @@ pub(crate) struct Objects {
     unserved: BTreeSet<(&'static str, &'static str)>,
     /// The values of the installation, if they are known.
     values: Option<Values>,
+    /// Whether it could not be read which domains of other clusters are trusted.
+    is_trust_unknown: bool,
+    /// These domains, as far as they have been read.
+    foreign_domains: OnceLock<Vec<String>>,
 }
 
 /// Group, kind, namespace and name.
@@ -107,6 +112,7 @@ impl Objects {
         if let Some(object) = Object::new(document) {
             self.all.insert(object.key(), object);
             self.store.take();
+            self.foreign_domains.take();
         }
     }
 
@@ -126,10 +132,37 @@ impl Objects {
 
     pub(crate) fn set_values(&mut self, values: Values) {
         self.values = Some(values);
+        self.foreign_domains.take();
     }
 
     pub(super) fn values(&self) -> Option<&Values> {
         self.values.as_ref()
+    }
+
+    pub(crate) fn set_trust_unknown(&mut self) {
+        self.is_trust_unknown = true;
+    }
+
+    /// Returns the trust domains of other clusters that are trusted; `None` if they are unknown.
+    pub(super) fn foreign_domains(&self) -> Option<&[String]> {
+        let domains = || {
+            self.foreign_domains
+                .get_or_init(|| self.read_foreign_domains())
+        };
+        (!self.is_trust_unknown).then(|| &**domains())
+    }
+
+    fn read_foreign_domains(&self) -> Vec<String> {
+        // Without values every namespace may be the one of the control plane.
+        let values = self.values();
+        let labelled = self.of("", "ConfigMap").filter(|object| {
+            values.is_none_or(|values| values.namespace == object.namespace)
+                && object.json["metadata"]["labels"][TRUST_BUNDLE_OF].is_string()
+        });
+        let read = labelled.filter_map(|object| ConfigMap::deserialize(&object.json).ok());
+        let own = values.map_or("", Values::trust_domain);
+        let (domains, _refused) = foreign_domain::select(own, read.collect());
+        domains.into_iter().map(|it| it.trust_domain).collect()
     }
 
     /// Returns what to do about a reference to an object that does not exist.

@@ -4,9 +4,11 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use serde_json::to_value;
 
 use crate::analyze::kinds::{POLICIES, REFERENTS, WORKLOADS};
 use crate::analyze::{Finding, Objects, analyze};
+use crate::commands::multicluster::bundles;
 use crate::exit::Failure;
 use crate::global::Global;
 use crate::mesh::Mesh;
@@ -151,6 +153,15 @@ async fn read(mesh: &Mesh) -> anyhow::Result<Objects> {
             // Without them, pods have the chart's defaults, and domains are not compared.
             if let Ok(values) = cluster.values().await {
                 objects.set_values(values);
+            }
+            match bundles::list(cluster).await {
+                Ok(trusted) => objects.extend(trusted.iter().filter_map(|it| to_value(it).ok())),
+                Err(error) => {
+                    output::note(&format!(
+                        "identities of other trust domains are not checked: {error:#}"
+                    ));
+                    objects.set_trust_unknown();
+                }
             }
             Ok(objects)
         }

@@ -202,6 +202,59 @@ fn identity_that_no_client_has_is_found() {
     }
 }
 
+#[test]
+fn identities_of_trusted_domains_are_not_foreign() {
+    let trust = |namespace: &str, domain: &str| {
+        format!(
+            "\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: linkerd-trust-bundle-east\n  namespace: {namespace}\n  labels: {{multicluster.linkerd.io/trust-bundle-of: east}}\ndata: {{trust-domain: {domain}, endpoint-url: 'https://192.0.2.1:8443/', endpoint-profile: https_web}}\n"
+        )
+    };
+    let found = |identity: &str, trust: &str, knows_trust: bool| {
+        let mesh_tls = policy(
+            "MeshTLSAuthentication",
+            &format!("{{identities: ['{identity}']}}"),
+        );
+        let account =
+            "\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: shop}\n";
+        let mut objects = objects(&[SHOP, &mesh_tls, account, trust].join("---\n"));
+        objects.set_values(values("identityTrustDomain: example.org"));
+        if !knows_trust {
+            objects.set_trust_unknown();
+        }
+        let codes = analyze(&objects).into_iter().map(|it| it.code);
+        let codes = codes.filter(|it| ["foreign-identity", "missing-account"].contains(it));
+        codes.collect::<Vec<_>>()
+    };
+    let trusted = trust("linkerd", "east.example");
+    // Only the cluster itself knows its ServiceAccounts.
+    for identity in [
+        "gone.shop.serviceaccount.identity.linkerd.east.example",
+        "*.shop.serviceaccount.identity.linkerd.East.example",
+        "*.example",
+        "vm.east.example",
+    ] {
+        assert_eq!(found(identity, &trusted, true), [""; 0], "{identity}");
+        let elsewhere = trust("shop", "east.example");
+        let refused = trust("linkerd", "East.example");
+        for other in [elsewhere, refused] {
+            let found = found(identity, &other, true);
+            assert_eq!(found, ["foreign-identity"], "{identity}");
+        }
+        assert_eq!(found(identity, "\n", false), [""; 0], "{identity}");
+    }
+    for identity in [
+        "web.shop.serviceaccount.identity.linkerd.west.example",
+        "web.shop.serviceaccount.identity.linkerd.northeast.example",
+    ] {
+        let found = found(identity, &trusted, true);
+        assert_eq!(found, ["foreign-identity"], "{identity}");
+    }
+    let own = "gone.shop.serviceaccount.identity.linkerd.example.org";
+    for knows_trust in [true, false] {
+        assert_eq!(found(own, &trusted, knows_trust), ["missing-account"]);
+    }
+}
+
 /// A reference without group is to a kind of the Gateway API, which has no Server.
 #[test]
 fn policy_for_a_route_without_server_is_found() {
