@@ -16,12 +16,13 @@ const INTERVAL: &str = "$__rate_interval";
 
 /// Dashboards about requests sum over all proxies of a namespace or a Service. There are thousands
 /// of proxies: no choice of an instance.
-const WITHOUT_INSTANCE: [&str; 13] = [
+const WITHOUT_INSTANCE: [&str; 14] = [
     "linkerd-authority",
     "linkerd-cronjob",
     "linkerd-daemonset",
     "linkerd-deployment",
     "linkerd-job",
+    "linkerd-multicluster",
     "linkerd-namespace",
     "linkerd-replicaset",
     "linkerd-replicationcontroller",

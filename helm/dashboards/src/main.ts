@@ -5,6 +5,7 @@ import * as dashboard from "@grafana/grafana-foundation-sdk/dashboard";
 import { build } from "./board.js";
 import { authority, route, service } from "./linkerd/destinations.js";
 import { health } from "./linkerd/health.js";
+import { multicluster } from "./linkerd/multicluster.js";
 import { namespace, topLine } from "./linkerd/overview.js";
 import { pod, workloads } from "./linkerd/workload.js";
 import { certificates } from "./mesh/certificates.js";
@@ -22,6 +23,7 @@ export function dashboards(): dashboard.Dashboard[] {
         service(),
         route(),
         authority(),
+        multicluster(),
         nodeAgent(),
         controlPlane(),
         policy(),
