@@ -55,6 +55,13 @@ pub enum TokenError {
 /// attempts.
 const RENEW_AFTER: u32 = 3;
 
+/// Begins each certificate in PEM.
+const PEM_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+
+/// The pause between renewals while the mesh has several trust anchors: its issuer may be replaced
+/// at any time, and the anchor of the certificate removed soon after every pod has followed.
+const DURING_ROTATION: Duration = Duration::from_secs(60);
+
 impl MemberRecord {
     pub(super) fn new(
         machine: &str,
@@ -144,7 +151,13 @@ impl Member {
     pub(super) fn renews_at(&self) -> SystemTime {
         let issued = of_seconds(self.record.issued);
         let life = self.expires().duration_since(issued).unwrap_or_default();
-        issued + life / RENEW_AFTER
+        let anchors = self.record.mesh.trust_anchors.matches(PEM_BEGIN).count();
+        let longest = if anchors > 1 {
+            DURING_ROTATION
+        } else {
+            Duration::MAX
+        };
+        issued + (life / RENEW_AFTER).min(longest)
     }
 
     /// Returns a number from 0 to 1 by which machines differ, so that they do not all ask at once.

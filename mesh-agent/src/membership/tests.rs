@@ -152,6 +152,22 @@ fn certificate_is_renewed_after_a_third_of_its_life_and_then_with_back_off() {
 }
 
 #[test]
+fn certificate_is_renewed_every_minute_while_the_mesh_has_two_anchors() {
+    let joined = Joined::new();
+    let (first, second) = (joined.anchors(), TestCa::new().anchor_pem().to_owned());
+    let pause = || {
+        let member = joined.membership.member().unwrap();
+        let issued = SystemTime::UNIX_EPOCH + Duration::from_secs(member.record.issued);
+        member.renews_at().duration_since(issued).unwrap()
+    };
+    assert_eq!(pause(), 10 * DAY);
+    joined.after(7, &format!("{first}{second}"));
+    assert_eq!(pause(), Duration::from_secs(60));
+    joined.after(8, &second);
+    assert_eq!(pause(), 10 * DAY);
+}
+
+#[test]
 fn anchors_are_replaced_by_those_with_a_higher_number() {
     let joined = Joined::new();
     let (first, second) = (joined.anchors(), TestCa::new().anchor_pem().to_owned());
