@@ -28,10 +28,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use mesh_ebpf_common::counter::Counter;
-use mesh_ebpf_common::layout::{FLAG_INBOUND, FLAG_TRACED, PodStats};
+use mesh_ebpf_common::layout::{FLAG_INBOUND, FLAG_TRACED, PodConfig, PodStats};
 use mesh_runtime::log::chain;
 
-use crate::redirect::{GuardMode, PodRedirect};
+use crate::redirect::{GuardMode, PodRedirect, UnitRedirect};
 use hook::{HOOKS, OPEN_PORTS};
 use loader::CgroupRoot;
 use maps::{Maps, keys_where, map_error, optional};
@@ -153,6 +153,12 @@ fn try_observe_ports(object: &Object, pins: &Pins, root: &CgroupRoot) -> Result<
 /// Detaches and removes everything pinned below `pin_dir`. Ends the redirection of every pod.
 pub fn unload(pin_dir: &Path) -> Result<(), Error> {
     Ok(Pins::new(pin_dir).remove_all()?)
+}
+
+/// Returns the settings of a systemd unit as the kernel programs have them, on a host with these
+/// addresses.
+pub(crate) fn config_of_unit(unit: &UnitRedirect, addresses: &[IpAddr]) -> PodConfig {
+    plan::Plan::of_unit(unit, addresses).config
 }
 
 impl Programs {

@@ -7,6 +7,7 @@
 //! host, and older listening sockets.
 
 mod addresses;
+mod decision;
 mod error;
 mod identities;
 mod ports;
@@ -17,6 +18,8 @@ mod unit_name;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,7 +33,7 @@ use crate::ebpf::{
     self, ApplyReport, DesiredUnit, EnrolledUnit, Host, Loaded, Object, PodCounters, Settings,
     UnitPrograms,
 };
-use crate::listening::listening_sockets;
+use crate::listening::{ListeningSocket, listening_sockets};
 use crate::membership;
 use crate::node::by_verdict;
 use crate::redirect::{RedirectSpec, UnitRedirect};
@@ -63,6 +66,8 @@ pub struct Machine {
     asked: HashMap<String, Instant>,
     /// Warnings of the last reconciliation, by unit.
     warnings: HashMap<u64, Vec<String>>,
+    /// What listened on the host then.
+    listening: Vec<ListeningSocket>,
 }
 
 /// What a reconciliation found and did.
@@ -102,6 +107,7 @@ impl Machine {
             programs: None,
             asked: HashMap::new(),
             warnings: HashMap::new(),
+            listening: Vec::new(),
         })
     }
 
@@ -204,6 +210,7 @@ impl Machine {
         let is_complete = damaged.is_empty();
         let applied = programs.apply(&desired(&records), is_complete, &host)?;
         self.record_result(&records, &applied, &mut report);
+        self.listening.clone_from(&host.listening);
         // After a boot, and when all pins were deleted, nothing was there; the caller reports it.
         if loaded != Loaded::Fresh {
             let redirected = records.iter().filter(|record| {
@@ -409,6 +416,13 @@ impl Machine {
         cgroups.any(|cgroup| self.cgroup_root.join(cgroup).exists())
     }
 
+    fn foreign_listeners(&self, redirect: &UnitRedirect) -> Vec<SocketAddr> {
+        // The number of a cgroup's directory is the one of the cgroup.
+        let path = self.cgroup_root.join(&redirect.proxy_cgroup);
+        let proxy = fs::metadata(path).ok().map(|directory| directory.ino());
+        ports::foreign_listeners(redirect, proxy, &self.listening)
+    }
+
     /// Takes what the programs reported over into the report and the warnings.
     fn record_result(
         &mut self,
@@ -495,6 +509,9 @@ impl Machine {
         }
         let account = record.account;
         UnitStatus {
+            annotations: record.annotations,
+            environment_file: Some(self.records.environment_path(&redirect.unit)),
+            foreign_listeners: self.foreign_listeners(&redirect),
             identity: account.map(|account| self.identities.status(&redirect.unit, account)),
             running: self.is_running(&redirect),
             state,

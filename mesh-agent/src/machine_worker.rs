@@ -200,6 +200,9 @@ impl Worker for MachineWorker {
             Request::EnrolUnit(enrolment) => self.enrol(enrolment),
             Request::WithdrawUnit(unit) => self.withdraw(unit),
             Request::Units => self.machine.units().map(Response::Units),
+            Request::DecideUnit(connection) => {
+                self.machine.decide(connection).map(Response::Decided)
+            }
             Request::MachineKey => self.key(),
             Request::Membership => return self.membership(),
             Request::Leave => self.leave(),

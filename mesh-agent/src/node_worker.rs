@@ -108,6 +108,7 @@ impl Worker for NodeWorker {
             Request::EnrolUnit(_)
             | Request::WithdrawUnit(_)
             | Request::Units
+            | Request::DecideUnit(_)
             | Request::MachineKey
             | Request::Join(_)
             | Request::Membership

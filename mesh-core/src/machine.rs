@@ -5,6 +5,7 @@ mod join;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,15 @@ pub struct UnitRef {
     pub unit: String,
 }
 
+/// A connection that a unit may make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitConnection {
+    /// The name of the unit.
+    pub unit: String,
+    /// The address that it calls.
+    pub destination: SocketAddr,
+}
+
 crate::names! {
     /// Whether the connections of a unit are redirected.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -96,6 +106,16 @@ pub struct UnitStatus {
     /// The identity that the agent provides to the proxy.
     #[serde(default)]
     pub identity: Option<UnitIdentity>,
+    /// The settings of its enrolment, without the ports that the agent has chosen.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+    /// The file with the environment that the agent writes for the proxy; absent of an earlier
+    /// agent.
+    #[serde(default)]
+    pub environment_file: Option<PathBuf>,
+    /// Where processes other than the proxy listen on its ports, which it cannot have then.
+    #[serde(default)]
+    pub foreign_listeners: Vec<SocketAddr>,
 }
 
 /// The identity of an enrolled unit.
@@ -113,6 +133,9 @@ pub struct UnitIdentity {
     /// epoch; absent while there is none.
     #[serde(default)]
     pub token_expires: Option<u64>,
+    /// The file of the token; absent of an earlier agent.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
 }
 
 /// The key of the machine.
@@ -146,6 +169,24 @@ pub struct MembershipStatus {
     /// Why the last renewal failed, if it did.
     #[serde(default)]
     pub renewal_failure: Option<String>,
+    /// The services of the control plane; empty of an earlier agent.
+    #[serde(default)]
+    pub services: Vec<MeshService>,
+    /// The trust anchors, in PEM; empty of an earlier agent.
+    #[serde(default)]
+    pub trust_anchors: String,
+}
+
+/// A service of the control plane as a machine reaches it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MeshService {
+    /// `identity`, `destination` or `policy`.
+    pub service: String,
+    /// HOST:PORT.
+    pub address: String,
+    /// Its identity, a DNS name.
+    pub name: String,
 }
 
 /// What a machine left.

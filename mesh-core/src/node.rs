@@ -18,7 +18,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{
-    JoinFile, Left, MachineKey, MembershipStatus, UnitEnrolment, UnitRef, UnitStatus,
+    JoinFile, Left, MachineKey, MembershipStatus, UnitConnection, UnitEnrolment, UnitRef,
+    UnitStatus,
 };
 use crate::redirection::RedirectionEvent;
 
@@ -77,6 +78,9 @@ pub enum Request {
     WithdrawUnit(UnitRef),
     /// Requests the enrolled units.
     Units,
+    /// Requests what the kernel programs would decide about a connection of a redirected unit.
+    /// Nothing is sent.
+    DecideUnit(UnitConnection),
     /// Requests the fingerprint of the machine's key, which is made if there is none.
     MachineKey,
     /// Joins the machine to a mesh.
@@ -112,6 +116,8 @@ pub enum Response {
     Withdrawn,
     /// The enrolled units.
     Units(Vec<UnitStatus>),
+    /// The decision about a connection, at the time 0.
+    Decided(RedirectionEvent),
     /// The key of the machine.
     MachineKey(MachineKey),
     /// The machine has joined.

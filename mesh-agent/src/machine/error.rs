@@ -52,6 +52,10 @@ pub enum MachineError {
         unit: String,
         source: Box<ebpf::Error>,
     },
+    #[error(
+        "unit {0} is not redirected; `meshctl machine status` shows whether it is enrolled, and what it waits for"
+    )]
+    NotRedirected(String),
     #[error("{unit} cannot be redirected: {problem}")]
     Incomplete { unit: String, problem: String },
     #[error("{0} is below the root of no cgroup hierarchy of version 2")]
@@ -101,6 +105,7 @@ impl MachineError {
             | Self::ProxyOutsideOfRoot { .. }
             | Self::Conflict { .. }
             | Self::Systemd(SystemdError::NoUnit(_)) => RefusalReason::Invalid,
+            Self::NotRedirected(_) => RefusalReason::NotEnrolled,
             Self::Systemd(SystemdError::TimedOut) => RefusalReason::TryAgain,
             Self::Records(_)
             | Self::Identity(_)

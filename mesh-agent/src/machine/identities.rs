@@ -211,6 +211,7 @@ impl Identities {
             external_workload: account.external_workload,
             name,
             token_expires: written.map(|written| seconds(written.expires)),
+            token_file: Some(self.token_path(unit)),
         }
     }
 

@@ -2,6 +2,7 @@
 //! range of ephemeral ports.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use mesh_core::annotation;
@@ -120,6 +121,38 @@ pub(super) fn check(unit: &UnitRedirect, others: &[UnitRedirect]) -> Result<(), 
     Ok(())
 }
 
+/// Returns where other processes than the proxy listen on the ports of a unit, so that the proxy
+/// cannot. `proxy` is the proxy's cgroup, if it exists.
+pub(super) fn foreign_listeners(
+    unit: &UnitRedirect,
+    proxy: Option<u64>,
+    listening: &[ListeningSocket],
+) -> Vec<SocketAddr> {
+    let RedirectSpec {
+        inbound_port,
+        control_port,
+        outbound_port,
+        admin_port,
+        ..
+    } = unit.spec;
+    // The proxy listens on all addresses of the host, or on loopback only.
+    let is_taken = |socket: &&ListeningSocket| {
+        [inbound_port, control_port].contains(&socket.port)
+            || [outbound_port, admin_port].contains(&socket.port)
+                && (socket.address.is_unspecified() || socket.address.is_loopback())
+    };
+    let others = listening
+        .iter()
+        .filter(|socket| Some(socket.cgroup) != proxy);
+    let mut found: Vec<SocketAddr> = others
+        .filter(is_taken)
+        .map(|socket| (socket.address, socket.port).into())
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 fn own_ports(spec: &RedirectSpec) -> impl Iterator<Item = (&'static str, u16)> {
     [
         (annotation::OUTBOUND_PORT, spec.outbound_port),
@@ -158,6 +191,34 @@ mod tests {
             port,
             cgroup: 1,
         }
+    }
+
+    #[test]
+    fn listeners_of_others_are_those_on_addresses_of_the_proxy() {
+        let at = |address: &str, cgroup: u64| {
+            let address: SocketAddr = address.parse().unwrap();
+            ListeningSocket {
+                address: address.ip(),
+                port: address.port(),
+                cgroup,
+            }
+        };
+        let unit = unit(0, &[]);
+        let listening = [
+            at("127.0.0.1:61000", 7),
+            at("0.0.0.0:61001", 7),
+            at("192.0.2.1:61000", 8),
+            at("192.0.2.1:61001", 8),
+            at("[::]:61003", 8),
+            at("[::]:61003", 8),
+            at("[::]:61004", 8),
+        ];
+        let found = |proxy: Option<u64>| {
+            let found = foreign_listeners(&unit, proxy, &listening);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Some(7)), ["192.0.2.1:61001", "[::]:61003"]);
+        assert_eq!(found(None).len(), 4);
     }
 
     #[test]

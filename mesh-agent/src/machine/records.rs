@@ -138,7 +138,7 @@ impl Records {
         self.units_dir().join(format!("{unit}.json"))
     }
 
-    fn environment_path(&self, unit: &str) -> PathBuf {
+    pub(super) fn environment_path(&self, unit: &str) -> PathBuf {
         let name = unit_name::instance(unit);
         self.proxies_dir().join(format!("{name}.env"))
     }

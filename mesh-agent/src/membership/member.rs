@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mesh_core::identity;
-use mesh_core::machine::{MACHINE_SUBJECT, MembershipStatus, MeshSettings};
+use mesh_core::machine::{
+    MACHINE_SUBJECT, MembershipStatus, MeshService, MeshSettings, ServiceAddress,
+};
 use mesh_core::trust_bundle::{BundleRefusal, TrustBundle};
 use mesh_k8s::machine::AccountName;
 use serde::{Deserialize, Serialize};
@@ -204,8 +206,24 @@ impl Member {
             certificate_expires: self.record.expires,
             renews_at: seconds(self.renews_at()),
             renewal_failure: failure,
+            services: services(mesh),
+            trust_anchors: mesh.trust_anchors.clone(),
         }
     }
+}
+
+fn services(mesh: &MeshSettings) -> Vec<MeshService> {
+    let service = |(service, address): (&str, &ServiceAddress)| MeshService {
+        service: service.to_owned(),
+        address: address.address.clone(),
+        name: address.name.clone(),
+    };
+    let all = [
+        ("identity", &mesh.identity),
+        ("destination", &mesh.destination),
+        ("policy", &mesh.policy),
+    ];
+    all.map(service).into()
 }
 
 /// Returns the name of a machine in its certificate.

@@ -189,6 +189,8 @@ mod tests {
             certificate_expires: 1_767_323_045,
             renews_at: 1_767_323_000,
             renewal_failure: None,
+            services: Vec::new(),
+            trust_anchors: String::new(),
         };
         let text = details(&status);
         assert!(

@@ -29,6 +29,9 @@ fn unit(name: &str) -> UnitStatus {
         ]),
         warnings: Vec::new(),
         identity: None,
+        annotations: BTreeMap::new(),
+        environment_file: None,
+        foreign_listeners: Vec::new(),
     }
 }
 
@@ -70,6 +73,7 @@ fn details_of_a_unit_have_its_identity() {
             external_workload: "db-1-web".to_owned(),
             name: None,
             token_expires: Some(1_767_323_045),
+            token_file: None,
         }),
         ..unit("web.service")
     };
