@@ -35,6 +35,7 @@ mod selected;
 mod serving_certificate;
 mod setup;
 mod system;
+mod units;
 mod versions;
 mod viz;
 mod webhook;

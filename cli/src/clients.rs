@@ -3,6 +3,7 @@
 pub(crate) mod connection;
 pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod identity;
 pub(crate) mod metrics_api;
 pub(crate) mod prometheus_api;
 pub(crate) mod tap;

@@ -2,7 +2,9 @@
 //! the reason instead, so that a user without access to Secrets still gets all other results.
 
 pub(crate) mod containers;
+pub(crate) mod host;
 pub(crate) mod injection;
+mod machine;
 mod multicluster;
 pub(crate) mod names;
 pub(crate) mod permission;
@@ -32,6 +34,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use self::{
+    machine::Machine,
     multicluster::{Credentials, LinkFacts, Multicluster, Replica, Target, TargetMesh},
     permission::Permission,
     trust::Trust,
@@ -76,6 +79,8 @@ pub(crate) enum Mode {
         /// The limit of requests to another cluster, and to a mirror controller.
         timeout: Duration,
     },
+    /// Whether the units of this machine are redirected to working proxies.
+    Host,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,21 +113,13 @@ pub(crate) struct Facts {
     pub(crate) webhook: Webhook,
     pub(crate) viz: Viz,
     pub(crate) multicluster: Multicluster,
+    pub(crate) host: host::Host,
     /// Parsed once, when the configuration has been read.
     values: OnceLock<Fact<Values>>,
     /// The objects that decide about traffic, as far as they are known. Converted once.
     traffic: OnceLock<analyze::Objects>,
     /// Computed once, since several rows show a part of it.
     analysis: OnceLock<Fact<Vec<Finding>>>,
-}
-
-/// Properties of this machine.
-#[derive(Debug, Default)]
-pub(crate) struct Machine {
-    pub(crate) root: bool,
-    pub(crate) kernel: String,
-    pub(crate) mounts: String,
-    pub(crate) btf: bool,
 }
 
 /// The API server.
@@ -288,6 +285,7 @@ impl Facts {
             },
             viz: Viz::not_queried(),
             multicluster: Multicluster::not_queried(),
+            host: host::Host::not_queried(),
             values: OnceLock::new(),
             traffic: OnceLock::new(),
             analysis: OnceLock::new(),

@@ -3,6 +3,7 @@
 mod access;
 mod daemons;
 mod dry_run;
+pub(crate) mod host;
 mod machine;
 mod multicluster;
 mod node;
@@ -57,7 +58,8 @@ async fn of_cluster(mesh: &Mesh, cluster: &Cluster, facts: &mut Facts) {
         return;
     }
     match facts.mode {
-        Mode::Crds => {}
+        // Hosts have no API server: [`host::facts`].
+        Mode::Crds | Mode::Host => {}
         Mode::Pre => {
             let (namespaces, nodes, leases, config, cilium, access) = tokio::join!(
                 cluster.list_all::<Namespace>(),

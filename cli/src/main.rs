@@ -13,6 +13,7 @@ mod exit;
 mod facts;
 mod gather;
 mod global;
+mod host;
 mod install;
 mod mesh;
 mod node;

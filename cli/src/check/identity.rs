@@ -14,6 +14,7 @@ use crate::certificate::{
     self, algorithm_problem, expiring, first_expiry, format_expiry, is_signed_by, signing_problem,
     time_problem,
 };
+use crate::facts::names::CERTIFICATE_EXPIRY;
 use crate::facts::{
     Environment, Fact, Facts, NEW_POD_SECONDS, fact_ref, full_name, proxy_container,
 };
@@ -373,9 +374,6 @@ fn token_audience(facts: &Facts) -> CheckResult {
     Ok(Outcome::fail_if(wrong, ""))
 }
 
-/// A metric of the proxies.
-pub(super) const EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";
-
 fn proxy_certificates(facts: &Facts) -> CheckResult {
     let (mut wrong, mut first, mut good, mut new) = (Vec::new(), u64::MAX, 0_usize, 0_usize);
     for proxy in &facts.proxies {
@@ -395,7 +393,9 @@ fn proxy_certificates(facts: &Facts) -> CheckResult {
                 continue;
             }
         };
-        let expiry = samples.iter().find(|sample| sample.name == EXPIRY);
+        let expiry = samples
+            .iter()
+            .find(|sample| sample.name == CERTIFICATE_EXPIRY);
         let problem = match expiry.map(|sample| sample.value as u64) {
             None | Some(0) => format!("{name} has no certificate yet"),
             Some(expiry) if expiry <= facts.now => {

@@ -135,7 +135,7 @@ fn missing(facts: &Facts, kinds: &[&'static str]) -> Fact<Vec<&'static str>> {
 
 /// Proxies reject each other's certificates at a larger difference: a certificate is valid from 20
 /// seconds before it was issued (identity.issuer.clockSkewAllowance).
-const MAX_SKEW_SECONDS: u64 = 20;
+pub(super) const MAX_SKEW_SECONDS: u64 = 20;
 /// Nodes renew their lease every 10 seconds. A few missed renewals do not indicate clock skew.
 const MAX_LEASE_AGE_SECONDS: u64 = 60;
 

@@ -2,11 +2,11 @@
 
 use super::framework::{AppliesTo, Category, Check, CheckResult, Outcome};
 use crate::facts::names::BTF;
-use crate::facts::{Environment, Facts};
+use crate::facts::{Environment, Facts, Mode};
 
 pub(super) const CATEGORY: Category = Category {
     name: "machine",
-    applies: |facts| facts.environment != Environment::Cluster,
+    applies: |facts| facts.environment != Environment::Cluster && facts.mode != Mode::Host,
     checks: &[
         Check::new(
             "privileges",
@@ -35,7 +35,7 @@ pub(super) const CATEGORY: Category = Category {
             "cgroup2 is mounted",
             "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 none /sys/fs/cgroup/unified",
             |facts| {
-                Ok(match mount_point(&facts.machine.mounts, "cgroup2") {
+                Ok(match facts.machine.mount_point("cgroup2") {
                     Some(place) => Outcome::ok(place),
                     None => Outcome::fail(
                         "no cgroup2 file system is mounted: the eBPF tiers cannot work; the node falls back to packet filters",
@@ -64,7 +64,7 @@ pub(super) const CATEGORY: Category = Category {
             "bpf file system is mounted",
             "mount -t bpf bpf /sys/fs/bpf",
             |facts| {
-                Ok(match mount_point(&facts.machine.mounts, "bpf") {
+                Ok(match facts.machine.mount_point("bpf") {
                     Some(place) => Outcome::ok(place),
                     None => Outcome::warn(
                         "no bpf file system is mounted: mesh-agent mounts it when it starts",
@@ -83,30 +83,4 @@ fn kernel(facts: &Facts) -> CheckResult {
     } else {
         Outcome::ok(&facts.machine.kernel)
     })
-}
-
-/// Returns a mount point of a file system type, preferably below /sys, where programs look first.
-fn mount_point<'a>(mounts: &'a str, kind: &str) -> Option<&'a str> {
-    let places = mounts.lines().filter_map(|finding| {
-        let mut fields = finding.split(' ').skip(1);
-        let (place, mounted) = (fields.next()?, fields.next()?);
-        (mounted == kind).then_some(place)
-    });
-    places.min_by_key(|place| !place.starts_with("/sys/"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_below_sys_is_preferred() {
-        let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\nx /bpf ext4 rw 0 0\nbpf /tmp/x bpf rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n";
-        assert_eq!(
-            mount_point(mounts, "cgroup2"),
-            Some("/sys/fs/cgroup/unified")
-        );
-        assert_eq!(mount_point(mounts, "bpf"), Some("/sys/fs/bpf"));
-        assert_eq!(mount_point(mounts, "tracefs"), None);
-    }
 }

@@ -3,7 +3,7 @@
 use super::framework::{Category, Check};
 use super::{
     agents, control_plane, data_plane, identity, kubernetes, machine, multicluster, policy,
-    repairs, setup, versions, viz, webhook,
+    repairs, setup, units, versions, viz, webhook,
 };
 
 /// All checks, in the order of the output.
@@ -28,6 +28,10 @@ pub(crate) const CATEGORIES: &[Category] = &[
     viz::EXTENSION,
     viz::DATA_PLANE,
     multicluster::CATEGORY,
+    units::HOST,
+    units::AGENT_OF_HOST,
+    units::MEMBERSHIP,
+    units::UNITS,
 ];
 
 /// Returns all checks in the order of the output. A check may be part of two categories.

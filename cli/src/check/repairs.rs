@@ -14,14 +14,17 @@ use crate::output::count;
 pub(super) const CATEGORY: Category = Category {
     name: "mesh-repairs",
     applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
-    checks: &[Check::new(
-        "repairs",
-        "agents and webhooks repaired nothing within the last day",
-        "meshctl check explain repairs",
-        repairs,
-    )
-    .applies_to(AppliesTo::Everywhere)],
+    checks: &[REPAIRS],
 };
+
+/// Also checked on hosts of systemd units.
+pub(super) const REPAIRS: Check = Check::new(
+    "repairs",
+    "agents and webhooks repaired nothing within the last day",
+    "meshctl check explain repairs",
+    repairs,
+)
+.applies_to(AppliesTo::Everywhere);
 
 /// Metrics of the controllers that serve webhooks.
 const LAST_DAY: &str = "mesh_injector_repairs_last_day";
@@ -82,6 +85,10 @@ fn youngest_record(facts: &Facts) -> Option<u64> {
 }
 
 fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
+    let object = match facts.environment {
+        Environment::Cluster | Environment::LocalNode => "pod",
+        Environment::Machine => "unit",
+    };
     let what = match repair.kind {
         RepairKind::PluginUnchained => "put mesh-cni back into the CNI configuration",
         RepairKind::PluginShadowed => {
@@ -94,12 +101,13 @@ fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
             "reattached its kernel programs, which were detached or unpinned"
         }
         RepairKind::PinsDeleted => {
-            "repinned its kernel programs and redirected every pod, because all pins were deleted"
+            "repinned its kernel programs and redirected every OBJECT, because all pins were deleted"
         }
-        RepairKind::Incomplete => "completed the redirection of a pod",
-        RepairKind::NotEnrolled => "redirected a running pod",
+        RepairKind::Incomplete => "completed the redirection of a OBJECT",
+        RepairKind::NotEnrolled => "redirected a running OBJECT",
         RepairKind::Other => "made a repair that this version of meshctl does not know",
     };
+    let what = what.replace("OBJECT", object);
     let finding = Finding::new(format!(
         "node {node}: the agent {what}: {}; {}",
         format_frequency(u64::from(repair.last_day), repair.at, facts.now),
@@ -109,7 +117,10 @@ fn by_agent(facts: &Facts, node: &str, repair: &Repair) -> Finding {
         Environment::Cluster => finding.with_fix(format!(
             "find out what changed it on node {node}: kubectl -n {{ns}} get events --field-selector reason=Repaired; meshctl check explain repairs lists the usual programs"
         )),
-        _ => finding.with_fix("meshctl local logs --agent"),
+        Environment::LocalNode => finding.with_fix("meshctl local logs --agent"),
+        Environment::Machine => {
+            finding.with_fix("journalctl -u mesh-agent.service shows when; look for a program that removes kernel programs or pins then")
+        }
     }
 }
 

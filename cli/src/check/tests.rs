@@ -21,6 +21,7 @@ mod objects;
 mod planted;
 mod rotation;
 mod trust_bundles;
+mod units;
 mod unlisted;
 mod viz;
 
@@ -36,6 +37,7 @@ fn all_faults() -> impl Iterator<Item = &'static Fault> {
         multicluster::FAULTS,
         rotation::FAULTS,
         trust_bundles::FAULTS,
+        units::FAULTS,
     ];
     all.into_iter().flatten()
 }

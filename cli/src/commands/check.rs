@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::check::{self, CategoryReport, Report, explain};
 use crate::exit::Failure;
-use crate::facts::Mode;
+use crate::facts::{Facts, Mode};
 use crate::global::Global;
 use crate::mesh::Mesh;
 use crate::output::progress::Progress;
@@ -104,10 +104,19 @@ pub(super) async fn report(
         Some(namespace) => Scope::Namespace(namespace.clone()),
         None => Scope::All,
     };
+    let gather = async || Ok(Box::pin(gather::facts(mesh, mode, scope.clone())).await);
+    Box::pin(evaluate(gather, reporting)).await
+}
+
+/// Evaluates the checks of the facts that `gather` returns, and prints them.
+pub(super) async fn evaluate(
+    gather: impl AsyncFn() -> anyhow::Result<Facts>,
+    reporting: &Reporting,
+) -> anyhow::Result<()> {
     let deadline = Instant::now() + reporting.wait;
     let mut progress = Progress::new("querying the mesh");
     let reports = loop {
-        let facts = Box::pin(progress.run(gather::facts(mesh, mode, scope.clone()))).await;
+        let facts = Box::pin(progress.run(gather())).await?;
         let reports = check::evaluate(&facts);
         if check::success(&reports) || Instant::now() >= deadline {
             break reports;

@@ -3,6 +3,7 @@
 //! a workstation they admit machines to the mesh of a cluster.
 
 mod admission;
+mod check;
 mod member;
 
 #[cfg(test)]
@@ -10,7 +11,6 @@ mod tests;
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::Subcommand;
 use jiff::Timestamp;
 use mesh_core::machine::{UnitEnrolment, UnitRef, UnitStatus};
@@ -34,6 +34,7 @@ Examples:
   meshctl machine enrol db.service --annotation config.linkerd.io/skip-inbound-ports=22
   meshctl machine list
   meshctl machine status nginx.service
+  meshctl machine check nginx.service
   meshctl machine withdraw nginx.service";
 
 #[derive(Debug, clap::Args)]
@@ -68,6 +69,8 @@ enum Command {
     Status(Status),
     /// End the redirection of a unit
     Withdraw(Withdraw),
+    /// Find out why this machine, its membership or the proxies of its units do not work
+    Check(check::Check),
 }
 
 #[derive(Debug, clap::Args)]
@@ -153,6 +156,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
                 other => Err(unexpected(&other)),
             }
         }
+        Command::Check(args) => Box::pin(check::run(&args, &agent.socket)).await,
         Command::List(list) => {
             let units = units(call(Request::Units).await?)?;
             match list.output {
@@ -229,18 +233,19 @@ fn unexpected(response: &Response) -> anyhow::Error {
 }
 
 fn find(units: Vec<UnitStatus>, name: &str) -> anyhow::Result<UnitStatus> {
-    let names: Vec<&str> = units.iter().map(|unit| unit.unit.as_str()).collect();
-    let enrolled = if names.is_empty() {
-        "no unit is".to_owned()
-    } else {
-        names.join(", ")
+    let names: Vec<String> = units.iter().map(|unit| unit.unit.clone()).collect();
+    let found = units.into_iter().find(|unit| unit.unit == name);
+    Ok(found.ok_or_else(|| not_enrolled(name, &names))?)
+}
+
+fn not_enrolled(name: &str, enrolled: &[String]) -> Failure {
+    let enrolled = match enrolled {
+        [] => "no unit is".to_owned(),
+        names => names.join(", "),
     };
-    match units.iter().find(|unit| unit.unit == name) {
-        Some(unit) => Ok(unit.clone()),
-        None => bail!(Failure::Input(format!(
-            "unit {name} is not enrolled on this host; enrolled: {enrolled}"
-        ))),
-    }
+    Failure::Input(format!(
+        "unit {name} is not enrolled on this host; enrolled: {enrolled}"
+    ))
 }
 
 fn show(format: Format, status: &UnitStatus) -> anyhow::Result<()> {

@@ -68,3 +68,6 @@ pub(crate) const DNS_CONFIG: &str = "coredns";
 
 /// The kernel's type information.
 pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// The metric of proxies with the end of their certificate.
+pub(crate) const CERTIFICATE_EXPIRY: &str = "control_identity_cert_expiration_timestamp_seconds";

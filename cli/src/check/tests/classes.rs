@@ -4,7 +4,6 @@
 use mesh_core::exposition;
 use serde_json::{Value, json};
 
-use super::super::identity::EXPIRY;
 use super::edits::{
     add_policy, edit, edit_pod, pods, policy, served, set_container, set_value, status,
     trust_old_anchors,
@@ -13,6 +12,7 @@ use super::faults::{Fault, check};
 use super::fixture::{NOW, NUMBERED, TestCa, pod, trust_bundle};
 use super::{Facts, healthy, row};
 use crate::facts::InjectionDryRun;
+use crate::facts::names::CERTIFICATE_EXPIRY;
 use crate::facts::trust::NUMBER;
 use crate::output::style::Mark;
 
@@ -212,7 +212,7 @@ pub(super) const FAULTS: &[Fault] = &[
 fn set_number(facts: &mut Facts, pod: &str, number: u64) {
     let mut proxies = facts.proxies.iter_mut();
     let proxy = proxies.find(|proxy| proxy.pod == pod).unwrap();
-    let text = format!("{EXPIRY} {}\n{NUMBER} {number}\n", NOW + 3600);
+    let text = format!("{CERTIFICATE_EXPIRY} {}\n{NUMBER} {number}\n", NOW + 3600);
     proxy.metrics = Ok(exposition::parse(&text));
 }
 

@@ -1,5 +1,6 @@
 //! A healthy cluster as data; tests inject faults into it.
 
+pub(in crate::check) mod host;
 pub(in crate::check) mod multicluster;
 pub(in crate::check) mod viz;
 
@@ -19,10 +20,10 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::identity::EXPIRY;
 use crate::analyze::kinds::WORKLOADS;
 use crate::facts::names::{
-    BUNDLE_KEY, COMPONENTS, TRUST_BUNDLE, TRUST_ROOTS, VALIDATORS, ValidatorNames,
+    BUNDLE_KEY, CERTIFICATE_EXPIRY, COMPONENTS, TRUST_BUNDLE, TRUST_ROOTS, VALIDATORS,
+    ValidatorNames,
 };
 use crate::facts::trust::NUMBER;
 use crate::facts::{
@@ -231,7 +232,7 @@ fn proxy(pod: &Pod) -> Proxy {
         ready: Ok(()),
         chain: None,
         metrics: Ok(exposition::parse(&format!(
-            "{EXPIRY} {}\n{NUMBER} {NUMBERED}\n",
+            "{CERTIFICATE_EXPIRY} {}\n{NUMBER} {NUMBERED}\n",
             NOW + 3600 * 20
         ))),
     }
@@ -239,7 +240,7 @@ fn proxy(pod: &Pod) -> Proxy {
 
 /// Returns the metrics of a proxy whose certificate expires at that Unix time.
 pub(in crate::check) fn expiry(seconds: u64) -> Vec<Sample> {
-    exposition::parse(&format!("{EXPIRY} {seconds}\n"))
+    exposition::parse(&format!("{CERTIFICATE_EXPIRY} {seconds}\n"))
 }
 
 pub(in crate::check) fn trust_roots(namespace: &str, bundle: &str) -> ConfigMap {

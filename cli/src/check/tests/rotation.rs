@@ -10,6 +10,7 @@ use super::edits::{edit_pod, trust_old_anchors};
 use super::faults::{Fault, check};
 use super::fixture::{NOW, NUMBERED, TestCa, trust_bundle, trust_roots};
 use super::{Facts, healthy, row};
+use crate::facts::names::CERTIFICATE_EXPIRY;
 use crate::facts::trust::NUMBER;
 use crate::facts::{Controller, Mode};
 use crate::output::style::Mark;
@@ -109,8 +110,7 @@ impl Rotation {
             "default.{}.serviceaccount.identity.linkerd.cluster.local",
             proxy.namespace
         );
-        let expiry = super::super::identity::EXPIRY;
-        let text = format!("{NUMBER} {number}\n{expiry} {}\n", NOW + 3600);
+        let text = format!("{NUMBER} {number}\n{CERTIFICATE_EXPIRY} {}\n", NOW + 3600);
         proxy.metrics = Ok(exposition::parse(&text));
         proxy.chain = Some(Ok(vec![issuer.server(&identity, 1).0]));
     }

@@ -3,16 +3,15 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use mesh_api::proto::identity::identity_client::IdentityClient;
 use mesh_core::identity::service_account;
 use mesh_k8s::values::Values;
 use mesh_local::client;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::super::{Node, failed};
 use crate::clients::grpc;
-use crate::clients::tls::{CertificateRequest, TlsClient};
+use crate::clients::identity::{self, Certified};
+use crate::clients::tls::TlsClient;
 use crate::exit::Failure;
 use crate::global::CONTROL_NAMESPACE;
 use crate::resource::MeshPod;
@@ -24,16 +23,8 @@ pub(crate) struct Observer {
     certified: Mutex<Option<Certified>>,
 }
 
-struct Certified {
-    client: TlsClient,
-    valid_until: SystemTime,
-}
-
 /// The port of the identity controller.
 const IDENTITY_PORT: u16 = 8080;
-
-/// The controller verifies the token with a key that it has.
-const CERTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A certificate that expires sooner is not used for another connection.
 const MIN_VALIDITY: Duration = Duration::from_secs(60);
@@ -68,32 +59,18 @@ async fn certify(node: &Node) -> anyhow::Result<Certified> {
     let controller = controller(node)?;
     let connection = node.connect(&controller, IDENTITY_PORT).await?;
     let connection = TlsClient::anonymous(anchors)?
-        .connect(connection, &identity(&controller))
+        .connect(connection, &identity_of(&controller))
         .await?;
     let server = format!("the identity controller in pod {controller}");
     let channel = grpc::channel(connection, &server).await?;
-    let request = CertificateRequest::new(&observer.identity)?;
-    let message = mesh_api::identity::certify_request(
+    identity::certify(
+        channel,
+        &server,
         &observer.identity,
-        observer.token.into_bytes(),
-        request.der().to_vec(),
-    );
-    let mut identity = IdentityClient::new(channel);
-    let response = timeout(CERTIFY_TIMEOUT, identity.certify(message)).await;
-    let response = response.map_err(|_elapsed| {
-        Failure::TimedOut(format!(
-            "no response from {server} within {} s",
-            CERTIFY_TIMEOUT.as_secs()
-        ))
-    })?;
-    let response = response.with_context(|| format!("{server} issued no certificate"))?;
-    let issued = mesh_api::identity::issued(response.into_inner())?;
-    let valid_until = issued.valid_until;
-    let chain = [vec![issued.leaf], issued.intermediates].concat();
-    Ok(Certified {
-        client: TlsClient::certified(request, chain, anchors)?,
-        valid_until,
-    })
+        observer.token,
+        anchors,
+    )
+    .await
 }
 
 /// Returns a pod of the identity controller.
@@ -109,7 +86,7 @@ fn controller(node: &Node) -> anyhow::Result<MeshPod> {
     Ok(found.ok_or_else(missing)?)
 }
 
-fn identity(pod: &MeshPod) -> String {
+fn identity_of(pod: &MeshPod) -> String {
     service_account(
         &pod.service_account,
         &pod.namespace,
