@@ -1,6 +1,7 @@
 //! Machines outside Kubernetes that join a mesh: `meshctl`, the agent of the machine, the proxies
 //! of its units, and an identity service behind its proxy. Only the API server is played.
 
+mod check;
 mod world;
 
 use std::fs;

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::{fs, thread};
 
 use mesh_test_support::certificates::TestCa;
-use mesh_test_support::command::{built, feed, output_text, succeed};
+use mesh_test_support::command::{built, feed, output_text, succeed, text};
 use mesh_test_support::eventually::eventually;
 use mesh_test_support::http;
 use mesh_test_support::kube_api::{ScriptedApi, write_kubeconfig};
@@ -44,7 +44,7 @@ pub(super) struct World {
     ca: TestCa,
     api: ScriptedApi,
     // Programs end before what they use.
-    _front: Program,
+    front: Option<Program>,
     _identity: Program,
     _stop: oneshot::Sender<()>,
     control: Namespace,
@@ -101,7 +101,7 @@ add rule ip front in tcp dport 8080 redirect to :4143";
         Self {
             ca,
             api,
-            _front: front,
+            front: Some(front),
             _identity: identity,
             _stop: stop,
             control,
@@ -179,6 +179,11 @@ add rule ip front in tcp dport 8080 redirect to :4143";
 
     /// Admits a machine with this key, and returns its join file.
     pub(super) fn admit(&self, key: &str) -> String {
+        self.admit_account(key, ACCOUNT)
+    }
+
+    /// The same, with another ServiceAccount.
+    pub(super) fn admit_account(&self, key: &str, account: &str) -> String {
         self.meshctl_in_cluster(&[
             "machine",
             "admit",
@@ -186,7 +191,7 @@ add rule ip front in tcp dport 8080 redirect to :4143";
             "--key-sha256",
             key,
             "--service-account",
-            ACCOUNT,
+            account,
             "--identity-addr",
             IDENTITY_ADDR,
             "--destination-addr",
@@ -215,6 +220,34 @@ add rule ip front in tcp dport 8080 redirect to :4143";
 
     pub(super) fn join_attempt(&self, file: &str) -> Output {
         feed(&mut self.meshctl_command(&["machine", "join", "-"]), file)
+    }
+
+    /// Runs `meshctl machine check` where agent and proxies run.
+    pub(super) fn check_output(&self, args: &[&str]) -> Output {
+        let program = built("meshctl").display().to_string();
+        let mut command = self.host.command([program]);
+        command
+            .args(["machine", "check"])
+            .args(args)
+            .env("MESH_AGENT_SOCKET", self.path("agent.sock"))
+            .stdin(Stdio::null());
+        command.output().expect("meshctl starts")
+    }
+
+    /// Returns the document that it prints.
+    pub(super) fn check(&self, args: &[&str]) -> Value {
+        let output = self.check_output(args);
+        let printed = text(&output.stdout);
+        serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{}", output_text(&output)))
+    }
+
+    pub(super) fn in_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.host.enter(work)
+    }
+
+    /// Ends the proxy in front of the identity service, through which all clients reach it.
+    pub(super) fn stop_identity_service(&mut self) {
+        self.front = None;
     }
 
     /// Returns the path of the cgroup above the units.
