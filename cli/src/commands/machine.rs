@@ -5,6 +5,7 @@
 mod admission;
 mod check;
 mod member;
+mod why;
 
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ Examples:
   meshctl machine list
   meshctl machine status nginx.service
   meshctl machine check nginx.service
+  meshctl machine why nginx.service web.shop:80
   meshctl machine withdraw nginx.service";
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +73,8 @@ enum Command {
     Withdraw(Withdraw),
     /// Find out why this machine, its membership or the proxies of its units do not work
     Check(check::Check),
+    /// Explain what decides about a connection of a unit or, without TARGET, who may connect to it
+    Why(why::Why),
 }
 
 #[derive(Debug, clap::Args)]
@@ -156,6 +160,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<()> {
                 other => Err(unexpected(&other)),
             }
         }
+        Command::Why(args) => Box::pin(why::run(&args, &agent.socket)).await,
         Command::Check(args) => Box::pin(check::run(&args, &agent.socket)).await,
         Command::List(list) => {
             let units = units(call(Request::Units).await?)?;

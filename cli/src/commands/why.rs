@@ -10,6 +10,7 @@ mod question;
 mod remedy;
 mod render;
 mod report;
+pub(super) mod unit;
 
 use std::time::Duration;
 
@@ -114,6 +115,11 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
         Format::Json => output::json("Why", &document(&facts, &report))?,
         Format::Table => output::text(&render::text(&title(&facts), &report))?,
     }
+    conclude(&report)
+}
+
+/// Returns the verdict as the result of the command.
+fn conclude(report: &Report) -> anyhow::Result<()> {
     match report.verdict.outcome {
         VerdictOutcome::Admitted | VerdictOutcome::Bypassed => Ok(()),
         VerdictOutcome::Refused | VerdictOutcome::Failed => Err(Failure::NegativeResult.into()),
@@ -122,7 +128,7 @@ pub(crate) async fn run(args: &Args, global: &Global) -> anyhow::Result<()> {
 
 fn document<'a>(facts: &'a Facts, report: &'a Report) -> Document<'a> {
     Document {
-        client: facts.client.to_string(),
+        client: facts.client.name(),
         target: &facts.target.authority,
         address: facts.target.address.to_string(),
         request: request(facts),
@@ -141,7 +147,8 @@ fn title(facts: &Facts) -> String {
     let note = note.map_or(String::new(), |note| format!("  ({note})"));
     format!(
         "{} -> {}{request}{note}",
-        facts.client, facts.target.authority
+        facts.client.name(),
+        facts.target.authority
     )
 }
 

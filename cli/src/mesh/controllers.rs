@@ -19,6 +19,7 @@ use tokio_stream::StreamExt;
 use super::Mesh;
 use crate::clients::grpc;
 use crate::exit::Failure;
+use crate::host::control_plane::Controllers;
 use crate::resource::{MeshPod, Scope};
 
 const DESTINATION_PORT: u16 = 8086;
@@ -33,11 +34,22 @@ pub(crate) const ADMIN_PORTS: [(&str, &str, u16); 5] = [
     ("proxy-injector", "proxy-injector", 9995),
 ];
 
+/// The controllers that answer a query.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Mesh {
+        mesh: &'a Mesh,
+        /// The pod of the destination controller; `None` selects any ready one.
+        pod: Option<&'a str>,
+    },
+    /// Of a machine that has joined.
+    Host(&'a Controllers),
+}
+
 /// The target of a query and the client on whose behalf it is sent.
+#[derive(Clone, Copy)]
 pub(crate) struct QueryContext<'a> {
-    pub(crate) mesh: &'a Mesh,
-    /// The pod of the destination controller; `None` selects any ready one.
-    pub(crate) pod: Option<&'a str>,
+    pub(crate) source: Source<'a>,
     /// The context token: proxies name their namespace and node in it.
     pub(crate) token: &'a str,
 }
@@ -136,8 +148,12 @@ pub(crate) async fn outbound_policy(
 }
 
 async fn channel(query: &QueryContext<'_>, port: u16) -> anyhow::Result<Channel> {
-    let pod = controller(query).await?;
-    let connection = query.mesh.connect(&pod, port).await?;
+    let (mesh, pod) = match query.source {
+        Source::Mesh { mesh, pod } => (mesh, pod),
+        Source::Host(controllers) => return controllers.channel(port == DESTINATION_PORT).await,
+    };
+    let pod = controller(mesh, pod).await?;
+    let connection = mesh.connect(&pod, port).await?;
     grpc::channel(
         connection,
         &format!("the controller in pod {pod} at port {port}"),
@@ -145,10 +161,10 @@ async fn channel(query: &QueryContext<'_>, port: u16) -> anyhow::Result<Channel>
     .await
 }
 
-async fn controller(query: &QueryContext<'_>) -> anyhow::Result<MeshPod> {
-    let namespace = query.mesh.control_namespace().to_owned();
-    let pods = query.mesh.pods(&Scope::Namespace(namespace)).await?;
-    let Some(name) = query.pod else {
+async fn controller(mesh: &Mesh, name: Option<&str>) -> anyhow::Result<MeshPod> {
+    let namespace = mesh.control_namespace().to_owned();
+    let pods = mesh.pods(&Scope::Namespace(namespace)).await?;
+    let Some(name) = name else {
         return ready(pods);
     };
     let found = pods.into_iter().find(|pod| pod.name == name);

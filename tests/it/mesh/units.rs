@@ -486,6 +486,27 @@ fn assert_mutual_tls(mesh: &Mesh, vm: &Vm) {
     }
 }
 
+/// Asserts that `meshctl` finds nothing wrong on the machine, and explains both directions.
+fn assert_explained(vm: &Vm, systemd: &Systemd, web: &str) {
+    let socket = vm.path("agent.sock").display().to_string();
+    let explain = |words: &[&str]| -> Value {
+        let program = built("meshctl").display().to_string();
+        let mut command = systemd.command([program]);
+        command.args(["machine", "--socket", &socket]).args(words);
+        serde_json::from_str(&succeed(command.args(["-o", "json"]))).expect("JSON")
+    };
+    let report = explain(&["check", "nginx.service"]);
+    assert_eq!(report["success"], true, "{report:#}");
+    let report = explain(&["why", "nginx.service", &format!("{web}:80")]);
+    assert_eq!(report["verdict"]["outcome"], "admitted", "{report:#}");
+    assert!(
+        report.to_string().contains("is Service app/web"),
+        "{report:#}"
+    );
+    let report = explain(&["why", "nginx.service"]);
+    assert!(report.to_string().contains("8080: default"), "{report:#}");
+}
+
 #[test]
 fn services_of_a_machine_join_the_mesh_survive_restarts_and_leave() {
     require_root!();
@@ -557,6 +578,7 @@ fn services_of_a_machine_join_the_mesh_survive_restarts_and_leave() {
     vm.wait_for_agent();
     ask_all(&mesh, &vm, "after a boot");
     assert_mutual_tls(&mesh, &vm);
+    assert_explained(&vm, &systemd, &web);
 
     for service in &SERVICES {
         vm.meshctl(&format!("withdraw {}", unit(service.name)));

@@ -1,7 +1,7 @@
 //! The flags that choose the controller and the client of a query.
 
 use crate::mesh::Mesh;
-use crate::mesh::controllers::QueryContext;
+use crate::mesh::controllers::{QueryContext, Source};
 
 /// The controller pod to query, and the client on whose behalf the query is sent.
 #[derive(Debug, clap::Args)]
@@ -17,8 +17,10 @@ pub(crate) struct QuerySource {
 impl QuerySource {
     pub(super) fn query<'a>(&'a self, mesh: &'a Mesh, default_token: &'a str) -> QueryContext<'a> {
         QueryContext {
-            mesh,
-            pod: self.destination_pod.as_deref(),
+            source: Source::Mesh {
+                mesh,
+                pod: self.destination_pod.as_deref(),
+            },
             token: self.token.as_deref().unwrap_or(default_token),
         }
     }

@@ -4,7 +4,8 @@ use http::HeaderMap;
 use mesh_core::identity::Identity;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::{
-    Authentication, Authorization, Client, ClientTls, InboundRule, ServerPolicy, authorize,
+    Authentication, Authorization, Client, ClientTls, InboundRule, ServerPolicy, Suffix,
+    all_networks, authorize,
 };
 
 use super::facts::RequestLine;
@@ -74,7 +75,7 @@ pub(super) fn decide(
                 .authorizations
                 .iter()
                 .chain(policy.authorizations.iter())
-                .filter(|it| it.meta != Authorization::localhost().meta)
+                .filter(|it| !is_of_host(it))
                 .map(|authorization| mismatch(authorization, client))
                 .collect(),
         },
@@ -87,15 +88,7 @@ fn mismatch(authorization: &Authorization, client: &Client<'_>) -> Mismatch {
         ..authorization.clone()
     };
     let reason = if authorize(&[in_networks], client).is_none() {
-        let networks = authorization.networks.iter().map(|network| {
-            let except: Vec<String> = network.except.iter().map(ToString::to_string).collect();
-            if except.is_empty() {
-                network.net.to_string()
-            } else {
-                format!("{} except {}", network.net, except.join(", "))
-            }
-        });
-        Reason::Network(networks.collect())
+        Reason::Network(networks(authorization))
     } else {
         authentication_mismatch(authorization, client.tls)
     };
@@ -103,6 +96,55 @@ fn mismatch(authorization: &Authorization, client: &Client<'_>) -> Mismatch {
         authorization: authorization.meta.clone(),
         reason,
     }
+}
+
+/// Returns the networks of an authorization.
+fn networks(authorization: &Authorization) -> Vec<String> {
+    let networks = authorization.networks.iter().map(|network| {
+        let except: Vec<String> = network.except.iter().map(ToString::to_string).collect();
+        if except.is_empty() {
+            network.net.to_string()
+        } else {
+            format!("{} except {}", network.net, except.join(", "))
+        }
+    });
+    networks.collect()
+}
+
+fn names(identities: &[Identity], suffixes: &[Suffix]) -> Vec<String> {
+    let exact = identities.iter().map(Identity::to_string);
+    let suffixes = suffixes.iter().map(|suffix| {
+        if suffix.0.is_empty() {
+            "*".to_owned()
+        } else {
+            format!("*.{}", suffix.0.join("."))
+        }
+    });
+    exact.chain(suffixes).collect()
+}
+
+/// Whether an authorization is the proxy's own, of clients on the host itself.
+pub(super) fn is_of_host(authorization: &Authorization) -> bool {
+    authorization.meta == Authorization::localhost().meta
+}
+
+/// Describes the clients that an authorization admits.
+pub(super) fn describe(authorization: &Authorization, name: impl Fn(&Meta) -> String) -> String {
+    let clients = match &authorization.authentication {
+        Authentication::Unauthenticated => "every client".to_owned(),
+        Authentication::TlsUnauthenticated => "clients with TLS of the mesh".to_owned(),
+        Authentication::TlsAuthenticated {
+            identities,
+            suffixes,
+        } => names(identities, suffixes).join(", "),
+    };
+    let of_networks = if authorization.networks == all_networks() {
+        String::new()
+    } else {
+        format!(" from {}", networks(authorization).join(", "))
+    };
+    let name = name(&authorization.meta);
+    format!("{name} admits {clients}{of_networks}")
 }
 
 fn authentication_mismatch(authorization: &Authorization, tls: ClientTls<'_>) -> Reason {
@@ -115,17 +157,7 @@ fn authentication_mismatch(authorization: &Authorization, tls: ClientTls<'_>) ->
                 suffixes,
             },
             ClientTls::Identified(_),
-        ) => {
-            let exact = identities.iter().map(Identity::to_string);
-            let suffixes = suffixes.iter().map(|suffix| {
-                if suffix.0.is_empty() {
-                    "*".to_owned()
-                } else {
-                    format!("*.{}", suffix.0.join("."))
-                }
-            });
-            Reason::OtherIdentity(exact.chain(suffixes).collect())
-        }
+        ) => Reason::OtherIdentity(names(identities, suffixes)),
         // Both admit a client with an identity, so that the networks are the reason.
         (
             Authentication::Unauthenticated | Authentication::TlsUnauthenticated,
@@ -137,7 +169,7 @@ fn authentication_mismatch(authorization: &Authorization, tls: ClientTls<'_>) ->
 #[cfg(test)]
 mod tests {
     use http::Method;
-    use mesh_core::policy::inbound::{HttpServer, ServerProtocol, all_networks};
+    use mesh_core::policy::inbound::{HttpServer, ServerProtocol};
 
     use super::*;
 

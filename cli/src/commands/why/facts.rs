@@ -2,6 +2,7 @@
 //! system, [`super::report`] evaluates them. The reason stands in the place of a fact that could
 //! not be collected.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,11 +47,14 @@ pub(super) enum Place {
         /// The directory of the node's manifests.
         manifests: PathBuf,
     },
+    /// At a workstation of the cluster; the client is a unit of this machine.
+    Machine,
 }
 
-/// A pod and its part in the mesh.
+/// A workload and its part in the mesh.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
+    pub(super) kind: WorkloadKind,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) service_account: String,
@@ -60,6 +64,15 @@ pub(super) struct Workload {
     pub(super) enrolment: Fact<Enrolment>,
     pub(super) skip_outbound: PortSet,
     pub(super) skip_inbound: PortSet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkloadKind {
+    Pod,
+    /// A systemd unit of this machine, in the namespace of its ServiceAccount.
+    Unit,
+    /// An ExternalWorkload.
+    External,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,6 +188,14 @@ pub(super) struct Server {
     pub(super) tap: Fact<Option<TappedRequest>>,
 }
 
+/// The inbound side of a systemd unit.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    pub(super) unit: Workload,
+    /// The policy of each port where the unit listens, as its proxy completes it.
+    pub(super) policies: BTreeMap<u16, Fact<ServerPolicy>>,
+}
+
 /// How the server is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -215,10 +236,25 @@ impl Workload {
     pub(super) fn is_meshed(&self) -> bool {
         self.identity.is_some()
     }
+
+    /// Returns the name without the kind.
+    pub(super) fn name(&self) -> String {
+        match self.kind {
+            WorkloadKind::Unit => self.name.clone(),
+            WorkloadKind::Pod | WorkloadKind::External => {
+                format!("{}/{}", self.namespace, self.name)
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        let kind = match self.kind {
+            WorkloadKind::Pod => "pod",
+            WorkloadKind::Unit => "unit",
+            WorkloadKind::External => "ExternalWorkload",
+        };
+        write!(f, "{kind} {}", self.name())
     }
 }

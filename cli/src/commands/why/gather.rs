@@ -8,6 +8,7 @@ mod exchange;
 mod observers;
 mod server;
 mod target;
+pub(super) mod unit;
 mod workload;
 
 use std::time::Duration;

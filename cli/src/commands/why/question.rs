@@ -75,7 +75,7 @@ impl Question {
 }
 
 impl TargetName {
-    fn parse(text: &str) -> Result<Self, Failure> {
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let text = ["svc/", "service/", "services/"]
             .iter()
             .find_map(|kind| text.strip_prefix(kind))

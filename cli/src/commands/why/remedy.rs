@@ -5,14 +5,22 @@ use mesh_core::annotation;
 use mesh_core::meta::Meta;
 use mesh_core::policy::inbound::DefaultPolicy;
 
-use super::facts::{Facts, Place, Server, Workload};
+use super::facts::{Facts, Place, Server, Workload, WorkloadKind};
 use super::kind::kind;
 
-/// How to add a pod to the mesh.
-pub(super) fn inject(place: &Place, pod: &Workload) -> String {
-    let namespace = &pod.namespace;
+/// How to add a workload to the mesh.
+pub(super) fn inject(place: &Place, workload: &Workload) -> String {
+    let namespace = &workload.namespace;
     match place {
-        Place::Cluster => format!(
+        _ if workload.kind == WorkloadKind::Unit => format!(
+            "meshctl machine check {} shows what its proxy lacks",
+            workload.name
+        ),
+        _ if workload.kind == WorkloadKind::External => format!(
+            "the ExternalWorkload {} needs meshTLS, and a proxy",
+            workload.name()
+        ),
+        Place::Cluster | Place::Machine => format!(
             "kubectl annotate namespace {namespace} {}=enabled, then restart the pod's workload",
             annotation::INJECT
         ),
@@ -24,11 +32,36 @@ pub(super) fn inject(place: &Place, pod: &Workload) -> String {
     }
 }
 
+/// How to redirect connections to a port again that the client's settings exclude.
+pub(super) fn unskip(client: &Workload, port: u16) -> String {
+    match client.kind {
+        WorkloadKind::Unit => format!(
+            "meshctl machine enrol {} with --annotation {}=PORTS without {port}, besides the settings to keep",
+            client.name,
+            annotation::SKIP_OUTBOUND_PORTS
+        ),
+        WorkloadKind::Pod | WorkloadKind::External => format!(
+            "remove {port} from the annotation of the workload, or from proxyInit.ignoreOutboundPorts of the installation"
+        ),
+    }
+}
+
+/// How to see what the client's proxy logs.
+pub(super) fn log(client: &Workload) -> String {
+    match client.kind {
+        WorkloadKind::Unit => format!("meshctl machine check {}", client.name),
+        WorkloadKind::Pod | WorkloadKind::External => format!(
+            "kubectl -n {} logs {} -c linkerd-proxy",
+            client.namespace, client.name
+        ),
+    }
+}
+
 /// How to see why a Service, `NAMESPACE/NAME`, has no endpoints.
 pub(super) fn endpoints(place: &Place, service: &str) -> String {
     let (namespace, name) = service.split_once('/').unwrap_or(("default", service));
     match place {
-        Place::Cluster => format!(
+        Place::Cluster | Place::Machine => format!(
             "kubectl -n {namespace} get pods,endpointslices -l kubernetes.io/service-name={name}"
         ),
         Place::Local { .. } => "meshctl local status".to_owned(),
@@ -58,7 +91,7 @@ pub(super) fn authorize(
 
 fn default_policy(server: &Server) -> String {
     format!(
-        "create a Server for port {} of pod {} and an AuthorizationPolicy for the client (meshctl check explain policy-default-deny has both), or set {} of its workload to another policy",
+        "create a Server for port {} of {} and an AuthorizationPolicy for the client (meshctl check explain policy-default-deny has both), or set {} of its workload to another policy",
         server.address.port(),
         server.pod,
         annotation::DEFAULT_INBOUND_POLICY
@@ -87,7 +120,7 @@ fn apply(facts: &Facts, server: &Server, target: &Meta) -> Vec<String> {
         target.name(),
     );
     let text = match place {
-        Place::Cluster => format!("kubectl apply -f - <<EOF\n{object}\nEOF"),
+        Place::Cluster | Place::Machine => format!("kubectl apply -f - <<EOF\n{object}\nEOF"),
         Place::Local { manifests } => {
             let file = manifests.join(format!("{name}.yaml"));
             format!("cat > {} <<EOF\n{object}\nEOF", file.display())

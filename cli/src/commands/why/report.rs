@@ -2,6 +2,7 @@
 //! decisions, and a verdict. A pure function, so that its tables need no mesh.
 
 mod answer;
+mod inbound;
 mod kernel;
 mod outbound;
 mod policy;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use mesh_core::meta::Meta;
 use serde::Serialize;
 
-use super::facts::{Connection, Exchange, Facts};
+use super::facts::{Connection, Exchange, Facts, Place};
 use super::kind::kind;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,6 +106,7 @@ impl Step {
     }
 }
 
+pub(super) use self::inbound::inbound;
 pub(super) use self::kernel::{dialled_by_proxy, is_arrival, is_through_proxy};
 
 pub(super) fn evaluate(facts: &Facts) -> Report {
@@ -165,6 +167,13 @@ fn verdict(facts: &Facts, steps: &[Step]) -> Verdict {
         Some(_) => (VerdictOutcome::Bypassed, "not protected by the mesh"),
         None => (VerdictOutcome::Admitted, "admitted"),
     };
+    if facts.place == Place::Machine {
+        let text = match bypass {
+            Some(step) => format!("{word}: {}", step.summary),
+            None => format!("{word}, by agent and controllers; no connection was made"),
+        };
+        return verdict(outcome, text);
+    }
     if let Connection::NotMade(reason) = &facts.connection {
         let reason = bypass.map_or(reason, |step| &step.summary);
         return verdict(VerdictOutcome::Bypassed, format!("not tried: {reason}"));

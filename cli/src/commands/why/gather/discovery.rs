@@ -7,11 +7,12 @@ use std::time::Duration;
 use mesh_core::endpoint::{Endpoint, EndpointUpdate};
 use mesh_core::exposition::{self, Sample};
 use mesh_core::policy::outbound::Target as PolicyTarget;
+use mesh_core::profile::Profile;
 use mesh_k8s::values::Values;
 
 use super::super::facts::{Discovery, EndpointLoad, Fact, Target};
 use crate::mesh::Mesh;
-use crate::mesh::controllers::{self, QueryContext};
+use crate::mesh::controllers::{self, QueryContext, Source};
 use crate::resource::MeshPod;
 
 pub(super) async fn read(
@@ -27,25 +28,37 @@ pub(super) async fn read(
     });
     let token = token.to_string();
     let query = QueryContext {
-        mesh,
-        pod: None,
+        source: Source::Mesh { mesh, pod: None },
         token: &token,
     };
+    let domain = &values.cluster_domain;
+    Box::pin(ask(&query, &query, domain, target, load(mesh, client))).await
+}
+
+/// Asks the destination and the policy controller, each with the proxy's token for it.
+pub(super) async fn ask(
+    destination: &QueryContext<'_>,
+    policy: &QueryContext<'_>,
+    domain: &str,
+    target: &Target,
+    load: impl Future<Output = Fact<Vec<EndpointLoad>>>,
+) -> Discovery {
     let address = target.address.to_string();
     let policy_target = PolicyTarget::Addr(target.address);
-    let (profile, policy, endpoints, load) = tokio::join!(
-        controllers::profile(&query, &address),
-        controllers::outbound_policy(&query, &policy_target),
-        endpoints(&query, values, target),
-        load(mesh, client),
+    let (profile, policy, load) = tokio::join!(
+        controllers::profile(destination, &address),
+        controllers::outbound_policy(policy, &policy_target),
+        load,
     );
     let text = |error: anyhow::Error| format!("{error:#}");
     let profile = profile.map_err(text);
-    let endpoints = match (endpoints, &profile) {
+    let endpoints = match authority(domain, target, profile.as_ref().ok()) {
+        Some(authority) => endpoints(destination, &authority).await.map_err(text),
         // The address of a pod is its own endpoint.
-        (Ok(None), Ok(profile)) => Ok(profile.endpoint.iter().cloned().collect()),
-        (Ok(found), _) => Ok(found.unwrap_or_default()),
-        (Err(error), _) => Err(text(error)),
+        None => Ok(profile
+            .iter()
+            .flat_map(|profile| profile.endpoint.clone())
+            .collect()),
     };
     Discovery {
         profile,
@@ -55,20 +68,34 @@ pub(super) async fn read(
     }
 }
 
-/// Returns the endpoints of a Service; `None` if the target is none.
-async fn endpoints(
-    query: &QueryContext<'_>,
-    values: &Values,
-    target: &Target,
-) -> anyhow::Result<Option<Vec<Endpoint>>> {
-    let Some((namespace, name)) = target.service.as_deref().and_then(|it| it.split_once('/'))
-    else {
-        return Ok(None);
-    };
-    let domain = &values.cluster_domain;
-    let authority = format!("{name}.{namespace}.svc.{domain}:{}", target.address.port());
-    let update = controllers::endpoints(query, &authority).await?;
-    Ok(Some(match update {
+/// Returns what is unknown for a reason.
+pub(super) fn unknown(reason: &str, load: Fact<Vec<EndpointLoad>>) -> Discovery {
+    Discovery {
+        profile: Err(reason.to_owned()),
+        policy: Err(reason.to_owned()),
+        endpoints: Err(reason.to_owned()),
+        load,
+    }
+}
+
+/// Returns the name that the endpoints of the target's Service are looked up by; `None` if the
+/// target does not belong to one.
+fn authority(domain: &str, target: &Target, profile: Option<&Profile>) -> Option<String> {
+    let port = target.address.port();
+    if let Some((namespace, name)) = target.service.as_deref().and_then(|it| it.split_once('/')) {
+        return Some(format!("{name}.{namespace}.svc.{domain}:{port}"));
+    }
+    // The Service of an address.
+    let name = profile
+        .filter(|profile| profile.endpoint.is_none())?
+        .fqn
+        .as_deref();
+    Some(format!("{}:{port}", name.filter(|name| !name.is_empty())?))
+}
+
+async fn endpoints(query: &QueryContext<'_>, authority: &str) -> anyhow::Result<Vec<Endpoint>> {
+    let update = controllers::endpoints(query, authority).await?;
+    Ok(match update {
         EndpointUpdate::Add {
             endpoints,
             set_labels,
@@ -80,7 +107,7 @@ async fn endpoints(
             endpoints.into_iter().map(with_labels).collect()
         }
         EndpointUpdate::Remove(_) | EndpointUpdate::Empty { .. } => Vec::new(),
-    }))
+    })
 }
 
 async fn load(mesh: &Mesh, client: &MeshPod) -> Fact<Vec<EndpointLoad>> {
@@ -89,7 +116,7 @@ async fn load(mesh: &Mesh, client: &MeshPod) -> Fact<Vec<EndpointLoad>> {
         mesh.get(client, port, "/metrics").await
     };
     let text = scrape.await.map_err(|error| format!("{error:#}"))?;
-    Ok(sum(&exposition::parse(&text)))
+    Ok(loads(&exposition::parse(&text)))
 }
 
 #[derive(Default)]
@@ -101,7 +128,7 @@ struct Sums {
 }
 
 /// Sums the outbound counters of a proxy by endpoint.
-fn sum(samples: &[Sample]) -> Vec<EndpointLoad> {
+pub(super) fn loads(samples: &[Sample]) -> Vec<EndpointLoad> {
     let mut by_address: BTreeMap<SocketAddr, Sums> = BTreeMap::new();
     let outbound = samples
         .iter()
@@ -147,7 +174,7 @@ mod tests {
              request_total{{direction=\"inbound\",target_addr=\"10.0.0.2:80\"}} 9\n\
              request_total{{direction=\"outbound\",target_addr=\"10.0.0.3:80\"}} 1\n"
         );
-        let loads = sum(&exposition::parse(&text));
+        let loads = loads(&exposition::parse(&text));
         assert_eq!(
             loads[0],
             EndpointLoad {

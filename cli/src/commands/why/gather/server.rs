@@ -10,7 +10,7 @@ use super::candidate::{Candidate, of_labels};
 use super::observers::Observers;
 use super::workload;
 use crate::mesh::Mesh;
-use crate::mesh::controllers::{self, QueryContext};
+use crate::mesh::controllers::{self, QueryContext, Source};
 
 pub(super) async fn read(
     mesh: &Mesh,
@@ -94,8 +94,7 @@ async fn describe(
     let agent = workload::agent(mesh, &workload::node(mesh, &pod)).await;
     let pod = workload::read(mesh, values, &pod, agent.as_ref());
     let query = QueryContext {
-        mesh,
-        pod: None,
+        source: Source::Mesh { mesh, pod: None },
         token: "",
     };
     let workload_name = serde_json::json!({ "ns": namespace, "pod": name }).to_string();

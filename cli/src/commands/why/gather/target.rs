@@ -10,10 +10,10 @@ use super::super::facts::{Target, Workload};
 use super::super::question::{Host, PortName, TargetName};
 use crate::exit::Failure;
 use crate::mesh::Mesh;
-use crate::mesh::controllers::{self, QueryContext};
+use crate::mesh::controllers::{self, QueryContext, Source};
 
 /// The port of a URL without one.
-const DEFAULT_PORT: u16 = 80;
+pub(super) const DEFAULT_PORT: u16 = 80;
 
 pub(super) async fn resolve(
     mesh: &Mesh,
@@ -112,8 +112,7 @@ async fn first_endpoint(
     port: u16,
 ) -> anyhow::Result<SocketAddr> {
     let query = QueryContext {
-        mesh,
-        pod: None,
+        source: Source::Mesh { mesh, pod: None },
         token: "",
     };
     let authority = format!("{name}.{namespace}.svc.{}:{port}", values.cluster_domain);
@@ -173,7 +172,7 @@ fn port_of(service: &Service, full: &str, wanted: Option<&PortName>) -> Result<u
     }
 }
 
-fn number(port: Option<&PortName>, default: u16) -> Result<u16, Failure> {
+pub(super) fn number(port: Option<&PortName>, default: u16) -> Result<u16, Failure> {
     match port {
         None => Ok(default),
         Some(PortName::Number(port)) => Ok(*port),

@@ -9,7 +9,7 @@ use mesh_k8s::kinds::{Pod, ResourceExt as _};
 use mesh_k8s::pod;
 use mesh_k8s::values::Values;
 
-use super::super::facts::{Enrolment, Fact, Workload};
+use super::super::facts::{Enrolment, Fact, Workload, WorkloadKind};
 use crate::cluster::error;
 use crate::commands::diagnostics::find_pods;
 use crate::exit::Failure;
@@ -100,6 +100,7 @@ pub(super) fn read(
         None
     };
     Ok(Workload {
+        kind: WorkloadKind::Pod,
         enrolment: enrolment(agent, &namespace, &name),
         skip_outbound: skipped(pod, annotation::SKIP_OUTBOUND_PORTS, has_proxy),
         skip_inbound: skipped(pod, annotation::SKIP_INBOUND_PORTS, has_proxy),

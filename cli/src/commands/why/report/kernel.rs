@@ -122,13 +122,13 @@ fn accept_event<'a>(facts: &Facts, events: &'a [RedirectionEvent]) -> Option<&'a
 fn without_redirection(client: &Workload, target: &SocketAddr) -> Option<Step> {
     let summary = match &client.enrolment {
         _ if !client.is_meshed() => {
-            format!("{target} is not redirected: pod {client} has no proxy (it is not meshed)")
+            format!("{target} is not redirected: {client} has no proxy (it is not meshed)")
         }
         Ok(Enrolment::Waiting(reason)) => {
-            format!("{target} is not redirected: pod {client} is not enrolled: {reason}")
+            format!("{target} is not redirected: {client} is not enrolled: {reason}")
         }
         Ok(Enrolment::Absent) => {
-            format!("{target} is not redirected: the node agent does not know pod {client}")
+            format!("{target} is not redirected: the node agent does not know {client}")
         }
         Ok(Enrolment::Enrolled(_)) | Err(_) => return None,
     };
@@ -154,24 +154,23 @@ fn observed(event: &RedirectionEvent, client: &Workload) -> Step {
             Step::new(NAME, Outcome::Ok, format!("{to} redirected to {proxy}"))
         }
         "outbound-skipped-port" => skipped_outbound(client, to.port()),
-        "outbound-local" => notice("it is an address of the client's pod"),
+        "outbound-local" => notice("it is an own address of the client"),
         "outbound-unroutable" => notice("a proxy cannot connect to such an address"),
-        "outbound-no-address" => notice("the pod has no address of this family"),
+        "outbound-no-address" => {
+            notice("the client has no address of this family, or the family is not redirected")
+        }
         "outbound-foreign-source" => notice("the socket is bound to a foreign address"),
         "outbound-untracked" => Step::new(
             NAME,
             Outcome::Refused,
-            "refused by the client's proxy: the pod has too many connections in flight",
+            "refused by the client's proxy: the client has too many connections in flight",
         ),
         "outbound-refused" => Step::new(
             NAME,
             Outcome::Refused,
             "refused by the kernel: the client's proxy does not listen",
         )
-        .hint(format!(
-            "kubectl -n {} logs {} -c linkerd-proxy",
-            client.namespace, client.name
-        )),
+        .hint(remedy::log(client)),
         other => Step::new(
             NAME,
             Outcome::Unknown,
@@ -182,19 +181,17 @@ fn observed(event: &RedirectionEvent, client: &Workload) -> Step {
 
 fn skipped_outbound(client: &Workload, port: u16) -> Step {
     let summary = format!(
-        "not redirected: port {port} is in {} of pod {client}",
+        "not redirected: port {port} is in {} of {client}",
         annotation::SKIP_OUTBOUND_PORTS
     );
-    Step::new(NAME, Outcome::Notice, summary).hint(format!(
-        "remove {port} from the annotation of the workload, or from proxyInit.ignoreOutboundPorts of the installation"
-    ))
+    Step::new(NAME, Outcome::Notice, summary).hint(remedy::unskip(client, port))
 }
 
 fn place(client: &Workload) -> String {
     match &client.enrolment {
-        Ok(Enrolment::Enrolled(tier)) => format!("pod {client} is enrolled, tier {tier}"),
-        Ok(Enrolment::Waiting(_) | Enrolment::Absent) => format!("pod {client} is not enrolled"),
-        Err(reason) => format!("the tier of pod {client} is unknown: {reason}"),
+        Ok(Enrolment::Enrolled(tier)) => format!("{client} is enrolled, tier {tier}"),
+        Ok(Enrolment::Waiting(_) | Enrolment::Absent) => format!("{client} is not enrolled"),
+        Err(reason) => format!("the tier of {client} is unknown: {reason}"),
     }
 }
 
@@ -206,7 +203,7 @@ pub(super) fn delivery(facts: &Facts) -> Step {
     };
     let Server { pod, address, .. } = server;
     if !pod.is_meshed() {
-        let summary = format!("directly to the application: pod {pod} has no proxy");
+        let summary = format!("directly to the application: {pod} has no proxy");
         return Step::new(DELIVERY, Outcome::Notice, summary)
             .hint(remedy::inject(&facts.place, pod));
     }
@@ -215,13 +212,12 @@ pub(super) fn delivery(facts: &Facts) -> Step {
     }
     match &pod.enrolment {
         Ok(Enrolment::Waiting(reason)) => {
-            let summary =
-                format!("directly to the application: pod {pod} is not enrolled: {reason}");
+            let summary = format!("directly to the application: {pod} is not enrolled: {reason}");
             return Step::new(DELIVERY, Outcome::Notice, summary);
         }
         Ok(Enrolment::Absent) => {
             let summary =
-                format!("directly to the application: the node agent does not know pod {pod}");
+                format!("directly to the application: the node agent does not know {pod}");
             return Step::new(DELIVERY, Outcome::Notice, summary);
         }
         Ok(Enrolment::Enrolled(_)) | Err(_) => {}
@@ -247,7 +243,7 @@ fn arrival(facts: &Facts, server: &Server) -> Step {
         Step::new(
             DELIVERY,
             Outcome::Ok,
-            format!("given to the proxy of pod {pod} {by}"),
+            format!("given to the proxy of {pod} {by}"),
         )
     };
     let event = server.kernel.as_ref().ok().and_then(|events| {
@@ -263,24 +259,24 @@ fn arrival(facts: &Facts, server: &Server) -> Step {
                 DELIVERY,
                 Outcome::Notice,
                 format!(
-                    "directly to the application: the client is in {} of pod {pod}",
+                    "directly to the application: the client is in {} of {pod}",
                     annotation::SKIP_SUBNETS
                 ),
             ),
             "inbound-refused" => Step::new(
                 DELIVERY,
                 Outcome::Refused,
-                format!("refused by the kernel: the proxy of pod {pod} does not listen"),
+                format!("refused by the kernel: the proxy of {pod} does not listen"),
             ),
             "inbound-failed-open" => Step::new(
                 DELIVERY,
                 Outcome::Notice,
-                format!("directly to the application: the proxy of pod {pod} does not listen"),
+                format!("directly to the application: the proxy of {pod} does not listen"),
             ),
             other => Step::new(
                 DELIVERY,
                 Outcome::Unknown,
-                format!("verdict {other:?} in pod {pod}, which this version does not know"),
+                format!("verdict {other:?} in {pod}, which this version does not know"),
             ),
         };
     }
@@ -301,7 +297,7 @@ fn arrival(facts: &Facts, server: &Server) -> Step {
 
 fn skipped_inbound(pod: &Workload, port: u16) -> Step {
     let summary = format!(
-        "directly to the application: port {port} is in {} of pod {pod}",
+        "directly to the application: port {port} is in {} of {pod}",
         annotation::SKIP_INBOUND_PORTS
     );
     Step::new(DELIVERY, Outcome::Notice, summary)

@@ -185,12 +185,12 @@ pub(super) fn endpoint(facts: &Facts) -> Step {
     let Server { pod, address, .. } = server;
     let of = facts.discovery.endpoints.as_ref().map_or(0, Vec::len);
     let chosen = match (server.chosen_by, kernel::is_through_proxy(facts)) {
-        (Choice::Reported, _) => format!("{address} (pod {pod})"),
-        (Choice::Seen, _) => format!("{address} (pod {pod}), to which the proxy connected"),
-        (Choice::Only, _) => format!("{address} (pod {pod}), the only one"),
-        (Choice::Example, true) => format!("one of {of}; {address} (pod {pod}) stands for them"),
+        (Choice::Reported, _) => format!("{address} ({pod})"),
+        (Choice::Seen, _) => format!("{address} ({pod}), to which the proxy connected"),
+        (Choice::Only, _) => format!("{address} ({pod}), the only one"),
+        (Choice::Example, true) => format!("one of {of}; {address} ({pod}) stands for them"),
         (Choice::Example, false) => format!(
-            "one of {of}, chosen by the cluster's own balancing; {address} (pod {pod}) stands for them"
+            "one of {of}, chosen by the cluster's own balancing; {address} ({pod}) stands for them"
         ),
     };
     let outcome = match server.chosen_by {
@@ -286,7 +286,7 @@ pub(super) fn tls(facts: &Facts) -> Step {
         format!(
             "plaintext: {}",
             match (pod.is_meshed(), tapped.is_some()) {
-                (false, _) => format!("pod {pod} has no proxy"),
+                (false, _) => format!("{pod} has no proxy"),
                 (true, true) => "the client's proxy reported no TLS".to_owned(),
                 (true, false) => format!("discovery gives no identity for {}", server.address),
             }

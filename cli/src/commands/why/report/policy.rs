@@ -23,12 +23,12 @@ pub(super) fn step(facts: &Facts) -> Step {
     };
     let pod = &server.pod;
     if !pod.is_meshed() {
-        let summary = format!("none applies: pod {pod} has no proxy to enforce one");
+        let summary = format!("none applies: {pod} has no proxy to enforce one");
         return Step::new(NAME, Outcome::NotReached, summary);
     }
     if pod.skip_inbound.contains(server.address.port()) {
         let summary = format!(
-            "none applies: port {} of pod {pod} bypasses its proxy",
+            "none applies: port {} of {pod} bypasses its proxy",
             server.address.port()
         );
         return Step::new(NAME, Outcome::NotReached, summary);
@@ -45,7 +45,7 @@ pub(super) fn step(facts: &Facts) -> Step {
         Ok(_) => step,
     };
     match server.chosen_by {
-        Choice::Example => step.detail(format!("evaluated for pod {pod}")),
+        Choice::Example => step.detail(format!("evaluated for {pod}")),
         Choice::Reported | Choice::Seen | Choice::Only => step,
     }
 }
@@ -111,7 +111,7 @@ fn evaluated(facts: &Facts, server: &Server, policy: &ServerPolicy) -> Step {
 }
 
 /// Shows the object that decides in sentences: `Server shop/web`.
-fn enforcer(meta: &Meta) -> String {
+pub(super) fn enforcer(meta: &Meta) -> String {
     match meta {
         Meta::Default(name) => format!("default inbound policy {name}"),
         Meta::Resource(_) => object(meta),
@@ -152,7 +152,7 @@ fn admitted(
         (Some(status @ (401 | 403 | 404)), _) if is_of_proxy => Step::new(
             NAME,
             Outcome::Refused,
-            format!("refused by the proxy of pod {} with {status}", server.pod),
+            format!("refused by the proxy of {} with {status}", server.pod),
         )
         .detail(format!("the policy of the controllers says: {summary}"))
         .hint("run the command again: the policy may have just changed"),

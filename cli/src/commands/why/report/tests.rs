@@ -1,6 +1,7 @@
 //! Tables of facts with one difference each from a request that the mesh admits.
 
 mod fixture;
+mod unit;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -34,6 +34,7 @@ pub(super) fn addr(text: &str) -> SocketAddr {
 
 pub(super) fn workload(name: &str, ip: &str, identity: &str) -> Workload {
     Workload {
+        kind: WorkloadKind::Pod,
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         service_account: name.to_owned(),
