@@ -1,6 +1,7 @@
 //! The facts that checks evaluate, gathered at one moment. A fact that could not be determined has
 //! the reason instead, so that a user without access to Secrets still gets all other results.
 
+pub(crate) mod cert_manager;
 pub(crate) mod containers;
 pub(crate) mod host;
 pub(crate) mod injection;
@@ -159,6 +160,8 @@ pub(crate) struct Objects {
     pub(crate) rotation: Fact<Option<Secret>>,
     /// The metadata of the issuer's Secret.
     pub(crate) issuer: Fact<Option<ObjectMeta>>,
+    /// The Certificate that cert-manager writes the issuer's Secret from, if there is one.
+    pub(crate) issuer_certificate: Fact<Option<cert_manager::Certificate>>,
     pub(crate) webhook_secret: Fact<Option<Secret>>,
     pub(crate) webhooks: Fact<Option<MutatingWebhookConfiguration>>,
     /// The objects of each validator, by the container that serves its webhook.
@@ -547,6 +550,7 @@ impl Objects {
             denied_identities: not_queried(),
             rotation: not_queried(),
             issuer: not_queried(),
+            issuer_certificate: not_queried(),
             webhook_secret: not_queried(),
             webhooks: not_queried(),
             validators: BTreeMap::new(),

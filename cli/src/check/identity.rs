@@ -1,13 +1,13 @@
 //! Trust anchors, issuer and the certificates of proxies.
 
 mod bundles;
+mod cert_manager;
 mod denied;
 
 use mesh_k8s::inject::TOKEN_AUDIENCE;
 use x509_parser::certificate::X509Certificate;
 
 use super::causes::{AGENTS, NOT_RUNNING, NOT_WORKING, TRUST};
-use super::expiry::check_expiry;
 use super::fix;
 use super::framework::{AppliesTo, Category, Check, CheckResult, Finding, OnFailure, Outcome};
 use crate::certificate::{
@@ -30,20 +30,18 @@ pub(super) const CATEGORY: Category = Category {
     applies: |facts| facts.environment != Environment::Machine && facts.is_installed_mode(),
     checks: &[
         Check::new(
+            "issuer-certificate",
+            "cert-manager keeps the issuer up to date, if it writes it",
+            "kubectl -n {ns} describe certificate, and the log of cert-manager",
+            cert_manager::is_renewed,
+        ),
+        Check::new(
             "l5d-identity-cert-config-valid",
             "trust anchors and issuer are readable, and the issuer's key matches its certificate",
             "delete the invalid object (Secret linkerd-identity-issuer or ConfigMap linkerd-identity-trust-roots in {ns}) and upgrade: the mesh recreates what it created, and you provide yours again",
-            |facts| {
-                let anchors = fact_ref(&facts.trust.anchors)?;
-                fact_ref(&facts.trust.issuer)?;
-                fact_ref(&facts.trust.key)?;
-                Ok(Outcome::ok(count(
-                    anchors.len(),
-                    "trust anchor",
-                    "trust anchors",
-                )))
-            },
+            readable,
         )
+        .explained_by(&[&["issuer-certificate"]])
         .on_failure(OnFailure::SkipCategory)
         .applies_to(AppliesTo::Everywhere),
         Check::new(
@@ -111,7 +109,7 @@ pub(super) const CATEGORY: Category = Category {
             "l5d-identity-issuer-cert-not-expiring-soon",
             "the issuer is valid for another 60 days",
             NEW_ISSUER,
-            |facts| with_issuer(facts, |chain| check_expiry(chain, facts.now)),
+            |facts| with_issuer(facts, |chain| cert_manager::expiry(facts, chain)),
         )
         .applies_to(AppliesTo::Everywhere),
         Check::new(
@@ -175,6 +173,21 @@ pub(super) const CATEGORY: Category = Category {
         .applies_to(AppliesTo::Everywhere),
     ],
 };
+
+/// Fails with the object that cannot be used.
+fn readable(facts: &Facts) -> CheckResult {
+    let anchors = fact_ref(&facts.trust.anchors)?;
+    let issuer = fact_ref(&facts.trust.issuer).and(fact_ref(&facts.trust.key));
+    match (issuer, cert_manager::rewrite(facts)) {
+        (Err(problem), Some(fix)) => Ok(Outcome::fail(Finding::new(problem).with_fix(fix))),
+        (Err(problem), None) => Err(problem),
+        (Ok(()), _) => Ok(Outcome::ok(count(
+            anchors.len(),
+            "trust anchor",
+            "trust anchors",
+        ))),
+    }
+}
 
 /// Fails with the problems of single certificates.
 fn fail_each(
@@ -307,7 +320,7 @@ fn issued_by_anchor(facts: &Facts) -> CheckResult {
         if is_signed_by(chain, &anchors) {
             return Outcome::ok("");
         }
-        Outcome::fail(match missing_intermediate(chain, &anchors) {
+        let finding = match missing_intermediate(chain, &anchors) {
             Some(name) => Finding::new(format!(
                 "no trust anchor signed it, but {name} did, which is neither an anchor nor in its file: proxies reject the certificates that it issues"
             ))
@@ -317,6 +330,10 @@ fn issued_by_anchor(facts: &Facts) -> CheckResult {
             None => Finding::new(
                 "no trust anchor signed it: proxies reject the certificates that it issues",
             ),
+        };
+        Outcome::fail(match cert_manager::add_source(facts) {
+            Some(fix) => finding.with_fix(fix),
+            None => finding,
         })
     })
 }

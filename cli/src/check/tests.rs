@@ -11,6 +11,7 @@ use edits::{container_status, edit_pod, not_ready, pre};
 use faults::{FAULTS, Fault};
 
 mod agreement;
+mod cert_manager;
 mod classes;
 mod consequences;
 mod edits;
@@ -38,6 +39,7 @@ fn all_faults() -> impl Iterator<Item = &'static Fault> {
         rotation::FAULTS,
         trust_bundles::FAULTS,
         units::FAULTS,
+        cert_manager::FAULTS,
     ];
     all.into_iter().flatten()
 }

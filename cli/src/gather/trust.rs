@@ -2,14 +2,18 @@
 
 use std::path::Path;
 
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
 use mesh_k8s::kinds::{ResourceExt, Secret};
-use mesh_k8s::trust::{ISSUER_SECRET, ROTATION_SECRET};
+use mesh_k8s::trust::{ISSUER_SECRET, IssuerNames, ROTATION_SECRET};
 use mesh_local::pki;
 
 use crate::certificate::read_pem;
 use crate::clients::tls;
 use crate::cluster::Cluster;
-use crate::cluster::error::to_fact;
+use crate::cluster::error::{self, to_fact};
+use crate::facts::cert_manager::Certificate;
 use crate::facts::names::{BUNDLE_KEY, TRUST_ROOTS};
 use crate::facts::{Fact, Facts, Trust, fact_ref};
 use crate::node::Node;
@@ -42,6 +46,7 @@ pub(super) async fn of_cluster(cluster: &Cluster, facts: &mut Facts) {
         cluster.control_object::<Secret>(ISSUER_SECRET),
         cluster.control_object::<Secret>(ROTATION_SECRET),
     );
+    facts.objects.issuer_certificate = issuer_certificate(cluster, facts).await;
     let secret = to_fact(&format!("read Secret {ISSUER_SECRET}"), secret);
     facts.objects.issuer = fact_ref(&secret).map(|secret| Some(secret.as_ref()?.metadata.clone()));
     facts.objects.rotation = to_fact(&format!("read Secret {ROTATION_SECRET}"), rotation);
@@ -64,6 +69,33 @@ pub(super) async fn of_cluster(cluster: &Cluster, facts: &mut Facts) {
             .and_then(|key| check_key(&chain, &key)),
         issuer: chain,
     };
+}
+
+/// Returns the Certificate of the issuer. Without cert-manager there is none; a user who may not
+/// read it still gets what the Secret says.
+async fn issuer_certificate(cluster: &Cluster, facts: &Facts) -> Fact<Option<Certificate>> {
+    let scheme = facts.values().map(|values| &*values.identity.issuer.scheme);
+    if scheme.is_ok_and(|scheme| IssuerNames::for_scheme(scheme) != IssuerNames::TLS) {
+        return Ok(None);
+    }
+    let kind = GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate");
+    let kind = ApiResource::from_gvk(&kind);
+    let client = cluster.client.clone();
+    let api: Api<DynamicObject> = Api::namespaced_with(client, &cluster.control_namespace, &kind);
+    let listed = match api.list(&ListParams::default()).await {
+        Err(error) if error::is_missing(&error) || error::is_forbidden(&error) => return Ok(None),
+        listed => to_fact("list the Certificates of the control plane", listed)?,
+    };
+    for object in listed.items {
+        let name = object.name_any();
+        let certificate = serde_json::to_value(object).and_then(serde_json::from_value);
+        let certificate: Certificate =
+            certificate.map_err(|error| format!("Certificate {name}: {error}"))?;
+        if certificate.writes(ISSUER_SECRET) {
+            return Ok(Some(certificate));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the entry of a Secret under Linkerd's key, or under the key of type kubernetes.io/tls.

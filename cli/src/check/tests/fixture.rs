@@ -394,6 +394,7 @@ fn add_certificates(facts: &mut Facts) {
     facts.objects.denied_identities = Ok(None);
     facts.objects.rotation = Ok(None);
     facts.objects.issuer = Ok(None);
+    facts.objects.issuer_certificate = Ok(None);
     let authority = TestCa::new("webhook", 365);
     let (der, pem) = authority.server(SERVER_NAME, 365);
     facts.objects.webhook_secret = Ok(Some(webhook_secret(&pem)));
