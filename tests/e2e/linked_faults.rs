@@ -1,14 +1,18 @@
 //! Faults of linked clusters under load: the API server of the other one is away, its credentials
-//! change, and all of it is lost, without a packet that says so.
+//! change, a gateway is killed, a member leaves, everything restarts, and all of it is lost,
+//! without a packet that says so.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::command::{feed, text};
+use mesh_test_support::eventually::eventually;
 
 use crate::linked::{self, CLIENT, FEDERATED, Pair, Roots};
 use crate::load::{HttpVersion, Load, LoggedLoad, Request, STEADY};
+use crate::node::Nodes;
+use crate::shop;
 
 const TIMES: u32 = 20;
 
@@ -17,6 +21,9 @@ const RATE: u32 = 500;
 
 /// Seconds of each load. It ends after the bound, with seconds to judge.
 const SECONDS: u32 = 26;
+
+/// Seconds of load while a cluster restarts.
+const RESTART_SECONDS: u32 = 90;
 
 /// The published bound (docs/operations/multicluster.md). A lost endpoint is noticed after the
 /// interval of the keep-alive and its timeout.
@@ -163,6 +170,80 @@ fn requests_to_a_federated_service_succeed_after_the_bound_when_a_cluster_is_los
         assert_eq!(outcome.failed_late, 0, "{outcome:?}");
         assert!(outcome.last_seconds > u64::from(RATE), "{outcome:?}");
     }
+}
+
+#[test]
+fn requests_to_linked_clusters_succeed_while_gateways_members_and_clusters_go_and_return() {
+    let Some((west, east)) = Cluster::acquire_two_for_long_test("restarts of linked clusters")
+    else {
+        return;
+    };
+    let Pair { links, shops, .. } = &Pair::open(&west, &east, Roots::Shared);
+    let ([link, _], [shop, _]) = (links, shops);
+    let nodes = Nodes::observe(&east);
+    for cluster in [&west, &east] {
+        linked::label(cluster, "web", FEDERATED);
+    }
+    linked::label(&east, "web", "mirror.linkerd.io/exported=true");
+    let mirror = link.mirror("web");
+    let expect_both = || {
+        let pods = linked::pods(&east);
+        linked::expect(shop, &mirror, &pods, linked::GATEWAY);
+        linked::expect(shop, "web-federated", &pods, CLIENT);
+    };
+    let judge = |what: &str, load: LoggedLoad<'_>, began: SystemTime, in_flight: u64| {
+        let since = began.duration_since(SystemTime::UNIX_EPOCH);
+        let outcome = Outcome::of(&load.finish(), since.unwrap_or_default());
+        println!("{what}: {outcome:?}");
+        assert_eq!(outcome.failed_late, 0, "{what}: {outcome:?}");
+        assert!(outcome.failed <= in_flight, "{what}: {outcome:?}");
+        assert!(outcome.last_seconds > 0, "{what}: {outcome:?}");
+    };
+    let load = |service: &str, seconds| {
+        LoggedLoad::start(&west, &format!("http://{service}/"), STEADY, seconds)
+    };
+
+    // One of two gateways is killed. Requests on its connections may fail, one for each of the
+    // load's.
+    let gateway = "deployment/linkerd-gateway";
+    let namespace = linked::NAMESPACE;
+    east.kubectl(format!("scale -n {namespace} {gateway} --replicas 2"));
+    east.rolled_out(namespace, gateway);
+    expect_both();
+    let requests = load(&mirror, SECONDS);
+    let killed = SystemTime::now();
+    let pods = east.pods(&format!("-n {namespace} -l app=linkerd-gateway"));
+    let uid = pods[0]["metadata"]["uid"].as_str().unwrap_or_default();
+    nodes.kill(pods[0]["spec"]["nodeName"].as_str(), uid);
+    judge("a gateway was killed", requests, killed, 10);
+    east.rolled_out(namespace, gateway);
+
+    // A member leaves, and comes back.
+    let requests = load("web-federated", SECONDS);
+    let left = SystemTime::now();
+    linked::label(&east, "web", "mirror.linkerd.io/federated-");
+    linked::label(&east, "web", "mirror.linkerd.io/exported-");
+    link.expect_no_mirror("web");
+    linked::label(&east, "web", FEDERATED);
+    linked::label(&east, "web", "mirror.linkerd.io/exported=true");
+    judge("a member left and came back", requests, left, 0);
+    expect_both();
+
+    // Everything in the other cluster is killed at once, its API server included.
+    let requests = load("web-federated", RESTART_SECONDS);
+    let restarted = SystemTime::now();
+    nodes.kill_all();
+    eventually("the API server is back", || {
+        let (ok, output) = east.try_kubectl("get --raw /readyz");
+        if ok { Ok(()) } else { Err(output) }
+    });
+    judge("the cluster restarted", requests, restarted, u64::MAX);
+    for workload in ["web", "client"] {
+        east.rolled_out(shop::NAMESPACE, &format!("deployment/{workload}"));
+    }
+    expect_both();
+    let (green, output) = west.try_meshctl("multicluster check --wait 120s");
+    assert!(green, "{output}");
 }
 
 /// The requests of one loss.

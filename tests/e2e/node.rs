@@ -78,17 +78,36 @@ impl<'a> Nodes<'a> {
     /// Runs a script on a node as root, in the node's namespaces except for the mount namespace
     /// (its file system is at /host).
     pub(crate) fn run(&self, node: &str, script: &str) -> String {
+        let (ok, output) = self.try_run(node, script);
+        assert!(ok, "on node {node}: {output}");
+        output
+    }
+
+    fn try_run(&self, node: &str, script: &str) -> (bool, String) {
         let selector = format!("spec.nodeName={node}");
         let pods = self
             .cluster
             .list(format!("pods -n {NAMESPACE} --field-selector {selector}"));
         let pod = pods.iter().find_map(|pod| pod["metadata"]["name"].as_str());
         let pod = pod.unwrap_or_else(|| panic!("no pod looks at node {node}"));
-        let (ok, output) =
-            self.cluster
-                .exec(NAMESPACE, &format!("pod/{pod}"), ["sh", "-c", script]);
-        assert!(ok, "on node {node}: {output}");
-        output
+        self.cluster
+            .exec(NAMESPACE, &format!("pod/{pod}"), ["sh", "-c", script])
+    }
+
+    /// Kills all processes of the pod with this UID, the one of its sandbox included.
+    pub(crate) fn kill(&self, node: Option<&str>, uid: &str) {
+        // The cgroup driver of systemd writes underscores.
+        let systemd = uid.replace('-', "_");
+        let pod = format!("-path '*pod{uid}*' -o -path '*pod{systemd}*'");
+        self.run(node.expect("a pod on a node"), &kill(&pod));
+    }
+
+    /// Kills the processes of all pods at once, as when the machines restart. The pods that look
+    /// at the nodes are among them.
+    pub(crate) fn kill_all(&self) {
+        for node in self.names() {
+            let _killed = self.try_run(&node, &kill("-path '*kubepods*'"));
+        }
     }
 
     /// Returns the guard's non-zero counters of connections that bypassed a proxy.
@@ -141,6 +160,14 @@ impl Drop for Nodes<'_> {
     fn drop(&mut self) {
         self.cluster.delete_namespace(NAMESPACE);
     }
+}
+
+/// Returns the script that kills the processes of some cgroups, which `find` selects. It must not
+/// kill its shell before the others.
+fn kill(cgroups: &str) -> String {
+    let found =
+        format!("find /host/sys/fs/cgroup -name cgroup.procs \\( {cgroups} \\) -exec cat {{}} +");
+    format!("kill -9 $({found} | sort -u | grep -vx $$)")
 }
 
 fn difference(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> String {
