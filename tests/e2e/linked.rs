@@ -103,12 +103,12 @@ impl<'a> Linked<'a> {
     }
 
     /// Returns the identity of the shop's client.
-    fn client(&self) -> String {
+    pub(crate) fn client(&self) -> String {
         self.roots.named("client.shop", self.cluster)
     }
 
     /// Returns the identity of the gateway of the other cluster.
-    fn gateway(&self) -> String {
+    pub(crate) fn gateway(&self) -> String {
         self.roots
             .named("linkerd-gateway.linkerd-multicluster", self.other)
     }
@@ -231,22 +231,23 @@ pub(crate) fn expect(shop: &Shop<'_>, service: &str, pods: &BTreeSet<String>, cl
 }
 
 /// The values of a control plane with this trust anchor.
-fn identity(anchor: &TestCa, cluster: &Cluster, roots: Roots) -> Vec<String> {
+fn identity(anchor: &TestCa) -> Vec<String> {
     let issuer = anchor.intermediate();
     let (certificate, key) = issuer.issuer_pem();
-    let mut values = vec![
+    vec![
         format!("identityTrustAnchorsPEM={}", anchor.anchor_pem()),
         format!("identity.issuer.tls.crtPEM={certificate}"),
         format!("identity.issuer.tls.keyPEM={key}"),
-    ];
-    if roots == Roots::Own {
-        values.extend([
-            format!("identityTrustDomain={}", roots.trust_domain(cluster)),
-            "identity.bundleEndpoint.enabled=true".to_owned(),
-            "identity.bundleEndpoint.serviceType=NodePort".to_owned(),
-        ]);
-    }
-    values
+    ]
+}
+
+/// The values of a control plane that makes a trust anchor for a trust domain of its own.
+fn own_domain(cluster: &Cluster) -> Vec<String> {
+    vec![
+        format!("identityTrustDomain={}", Roots::Own.trust_domain(cluster)),
+        "identity.bundleEndpoint.enabled=true".to_owned(),
+        "identity.bundleEndpoint.serviceType=NodePort".to_owned(),
+    ]
 }
 
 /// Two clusters with a mesh and the shop, linked both ways.
@@ -258,12 +259,24 @@ pub(crate) struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     pub(crate) fn open(west: &'a Cluster, east: &'a Cluster, roots: Roots) -> Self {
-        let shared = TestCa::new();
+        Self::open_with(west, east, roots, &[])
+    }
+
+    /// Installs both control planes with further values.
+    pub(crate) fn open_with(
+        west: &'a Cluster,
+        east: &'a Cluster,
+        roots: Roots,
+        further: &[&str],
+    ) -> Self {
+        let anchor = TestCa::new();
         let install = |cluster| {
-            let own = (roots == Roots::Own).then(TestCa::new);
-            let values = identity(own.as_ref().unwrap_or(&shared), cluster, roots);
+            let values = match roots {
+                Roots::Shared => identity(&anchor),
+                Roots::Own => own_domain(cluster),
+            };
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
-            Installation::by_helm(cluster, &values)
+            Installation::by_helm(cluster, &[&values[..], further].concat())
         };
         let meshes = [install(west), install(east)];
         let shops = [Shop::open(west), Shop::open(east)];

@@ -18,6 +18,7 @@ mod families;
 mod faults;
 mod linked;
 mod linked_faults;
+mod linked_rotation;
 mod load;
 mod node;
 mod outages;

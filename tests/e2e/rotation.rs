@@ -15,7 +15,7 @@ const VALUES: [&str; 1] = ["identity.issuer.issuanceLifetime=2m0s"];
 const SECONDS: u32 = 720;
 
 /// Pods and the restarts of their containers.
-fn starts(cluster: &Cluster) -> Vec<String> {
+pub(crate) fn starts(cluster: &Cluster) -> Vec<String> {
     let path = "jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{range .status.initContainerStatuses[*]} {.name}={.restartCount}{end}{range .status.containerStatuses[*]} {.name}={.restartCount}{end}{\"\\n\"}{end}";
     let all = ["shop", NAMESPACE]
         .map(|namespace| cluster.kubectl(["get", "pods", "-n", namespace, "-o", path]));
@@ -24,7 +24,7 @@ fn starts(cluster: &Cluster) -> Vec<String> {
     lines
 }
 
-fn anchors(cluster: &Cluster) -> String {
+pub(crate) fn anchors(cluster: &Cluster) -> String {
     let name = "configmap/linkerd-identity-trust-roots";
     cluster.kubectl(format!(
         "get -n {NAMESPACE} {name} -o jsonpath={{.data.ca-bundle\\.crt}}"
