@@ -8,37 +8,8 @@ pub(super) fn parse_bool(text: &str) -> Result<bool, String> {
 
 /// Parses a duration like Go's `time.ParseDuration`, without sign: `1m30s`, `1.5h`, `100ms`, `0`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let error = || "expected a duration such as 500ms, 10s or 1m30s".to_owned();
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut nanos: f64 = 0.0;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(error)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let scale = match unit {
-            "ns" => 1.0,
-            "us" | "µs" | "μs" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "m" => 60e9,
-            "h" => 3600e9,
-            _ => return Err(error()),
-        };
-        nanos += number.parse::<f64>().ok().ok_or_else(error)? * scale;
-        rest = tail;
-    }
-    if text.is_empty() {
-        return Err(error());
-    }
-    Duration::try_from_secs_f64(nanos / 1e9).map_err(|error| error.to_string())
+    let duration = mesh_core::units::parse_go_duration(text);
+    duration.ok_or_else(|| "expected a duration such as 500ms, 10s or 1m30s".to_owned())
 }
 
 /// Parses a Kubernetes quantity and rounds it up to whole units: `250m` is 1.
