@@ -79,7 +79,7 @@ pub(super) fn adopt(membership: &Membership, followed: &Member, bundle: &TrustBu
     if bundle.anchors.len() > MAX_ANCHORS {
         return refused(format!("they have more than {} KiB", MAX_ANCHORS / 1024));
     }
-    if let Err(error) = tls::check_anchors(&bundle.anchors) {
+    if let Err(error) = tls::count_anchors(&bundle.anchors) {
         return refused(error.to_string());
     }
     // A renewal at the same moment wins, and the next attempt has its record.

@@ -16,7 +16,7 @@ pub(crate) async fn join(
 ) -> Result<MembershipStatus, MembershipError> {
     let _serial = membership.joining.lock().await;
     file.validate()?;
-    tls::check_anchors(&file.mesh.trust_anchors).map_err(|_error| MembershipError::Anchors)?;
+    tls::count_anchors(&file.mesh.trust_anchors).map_err(|_error| MembershipError::Anchors)?;
     let key = membership.read_key()?.ok_or(MembershipError::NoKey)?;
     let fingerprint = key.fingerprint();
     if file.key_sha256 != fingerprint {

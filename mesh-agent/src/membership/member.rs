@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::identity_service::Certified;
 use super::key::{KeyError, MachineKey};
 use super::time::{of_seconds, seconds};
+use super::tls;
 use super::token::{self, Token};
 
 /// What the machine keeps of the join file, without the token, and its certificate.
@@ -56,9 +57,6 @@ pub enum TokenError {
 /// The part of a certificate's life after which it is renewed, so that most of the life is left for
 /// attempts.
 const RENEW_AFTER: u32 = 3;
-
-/// Begins each certificate in PEM.
-const PEM_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 
 /// The pause between renewals while the mesh has several trust anchors: its issuer may be replaced
 /// at any time, and the anchor of the certificate removed soon after every pod has followed.
@@ -153,13 +151,11 @@ impl Member {
     pub(super) fn renews_at(&self) -> SystemTime {
         let issued = of_seconds(self.record.issued);
         let life = self.expires().duration_since(issued).unwrap_or_default();
-        let anchors = self.record.mesh.trust_anchors.matches(PEM_BEGIN).count();
-        let longest = if anchors > 1 {
-            DURING_ROTATION
-        } else {
-            Duration::MAX
-        };
-        issued + (life / RENEW_AFTER).min(longest)
+        let pause = life / RENEW_AFTER;
+        match tls::count_anchors(&self.record.mesh.trust_anchors) {
+            Ok(2..) => issued + pause.min(DURING_ROTATION),
+            _ => issued + pause,
+        }
     }
 
     /// Returns a number from 0 to 1 by which machines differ, so that they do not all ask at once.
