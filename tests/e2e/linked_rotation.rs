@@ -15,7 +15,7 @@ use crate::rotation;
 /// Proxies renew certificates of two minutes every 84 s.
 const LIFETIME: &str = "identity.issuer.issuanceLifetime=2m0s";
 
-/// Requests per second of each load, of which there are four.
+/// Requests per second of each of the four loads.
 const RATE: u32 = 100;
 
 /// Longer than a rotation takes: the kubelet updates the files of an identity service three times,

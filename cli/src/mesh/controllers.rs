@@ -42,7 +42,7 @@ pub(crate) enum Source<'a> {
         /// The pod of the destination controller; `None` selects any ready one.
         pod: Option<&'a str>,
     },
-    /// Of a machine that has joined.
+    /// The controllers of the mesh that this machine has joined.
     Host(&'a Controllers),
 }
 

@@ -398,7 +398,7 @@ probeSpec: {path: /ready, port: '4191', period: 1m30s}",
         assert_eq!(link("").gateway(), Ok(None));
     }
 
-    /// Linkerd's `link-gen` copies the annotation of the gateway, in which Go allows fractions.
+    /// Linkerd's `link-gen` copies the annotation of the gateway, and Go allows fractions there.
     #[test]
     fn durations_of_a_probe_are_gos() {
         for (text, millis) in [("0.5s", 500), ("1m0s", 60_000), ("1.5s", 1_500)] {

@@ -54,7 +54,7 @@ fn ready(renewal: &str) -> Value {
     json!({"conditions": [{"type": "Ready", "status": "True"}], "renewalTime": renewal})
 }
 
-/// Returns facts with an issuer that expires in so many days.
+/// Returns facts with an issuer that expires after a number of days.
 fn issued(days: i64) -> Facts {
     let mut facts = healthy();
     let anchor = TestCa::new("root", 3650);

@@ -9,9 +9,9 @@ use crate::gather::host;
 use crate::output::Format;
 
 const HELP: &str = "\
-With TARGET: whether the unit's connection is redirected and by which setting, and what discovery,
-routes, TLS and the policy of the server decide for its proxy. Without: who may connect to the
-unit, and the connections so far by verdict. Nothing is sent to the target.
+With TARGET it says whether the unit's connection is redirected, by which setting, and what
+discovery, routes, TLS and the policy of the server decide for its proxy. Without TARGET it says
+who may connect to the unit, and counts the connections so far by verdict. Nothing is sent.
 
 Examples:
   meshctl machine why nginx.service
