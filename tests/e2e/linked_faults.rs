@@ -213,8 +213,7 @@ fn requests_to_linked_clusters_succeed_while_gateways_members_and_clusters_go_an
     let requests = load(&mirror, SECONDS);
     let killed = SystemTime::now();
     let pods = east.pods(&format!("-n {namespace} -l app=linkerd-gateway"));
-    let uid = pods[0]["metadata"]["uid"].as_str().unwrap_or_default();
-    nodes.kill(pods[0]["spec"]["nodeName"].as_str(), uid);
+    nodes.kill(&pods[0]);
     judge("a gateway was killed", requests, killed, 10);
     east.rolled_out(namespace, gateway);
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use mesh_test_support::cluster::Cluster;
 use mesh_test_support::eventually::eventually;
+use serde_json::Value;
 
 /// Privileged pods on all nodes, in a namespace without injection.
 pub(crate) struct Nodes<'a> {
@@ -71,7 +72,7 @@ impl<'a> Nodes<'a> {
 
     pub(crate) fn names(&self) -> Vec<String> {
         let pods = self.cluster.list(format!("pods -n {NAMESPACE}"));
-        let node = |pod: &serde_json::Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
+        let node = |pod: &Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
         pods.iter().filter_map(node).collect()
     }
 
@@ -94,12 +95,14 @@ impl<'a> Nodes<'a> {
             .exec(NAMESPACE, &format!("pod/{pod}"), ["sh", "-c", script])
     }
 
-    /// Kills all processes of the pod with this UID, the one of its sandbox included.
-    pub(crate) fn kill(&self, node: Option<&str>, uid: &str) {
+    /// Kills all processes of a pod, the one of its sandbox included.
+    pub(crate) fn kill(&self, pod: &Value) {
+        let node = pod["spec"]["nodeName"].as_str().expect("a pod on a node");
+        let uid = pod["metadata"]["uid"].as_str().expect("a pod with a UID");
         // The cgroup driver of systemd writes underscores.
         let systemd = uid.replace('-', "_");
-        let pod = format!("-path '*pod{uid}*' -o -path '*pod{systemd}*'");
-        self.run(node.expect("a pod on a node"), &kill(&pod));
+        let cgroups = format!("-path '*pod{uid}*' -o -path '*pod{systemd}*'");
+        self.run(node, &kill(&cgroups));
     }
 
     /// Kills the processes of all pods at once, as when the machines restart. The pods that look
