@@ -13,6 +13,7 @@ pub(crate) mod kubeconfig;
 pub(crate) mod mirrors;
 pub(crate) mod service;
 pub(crate) mod tap;
+pub(crate) mod trust_bundles;
 mod viz;
 
 use std::fmt::Debug;

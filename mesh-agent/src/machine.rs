@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mesh_core::machine::{UnitEnrolment, UnitPorts, UnitState, UnitStatus};
+use mesh_core::machine::{UnitEnrolment, UnitPorts, UnitState, UnitStatus, proxy_unit};
 use mesh_ebpf_common::quota::UNITS_MAX;
 use mesh_runtime::log::chain;
 
@@ -322,7 +322,7 @@ impl Machine {
         let slice = root.strip_prefix(&self.cgroup_root).ok();
         let slice = slice.and_then(Path::to_str);
         let slice = slice.ok_or_else(|| MachineError::NoHierarchy(root.clone()))?;
-        let name = format!("mesh-proxy@{}.service", unit_name::instance(unit));
+        let name = proxy_unit(unit);
         Ok(unit_name::join(slice, &name))
     }
 

@@ -18,6 +18,17 @@ pub use self::join::{
 /// Default directory of the records of enrolled units, which outlive the host's boot.
 pub const DEFAULT_UNITS_DIR: &str = "/var/lib/mesh";
 
+/// Returns the name of a unit in the names of its proxy's unit and files: the unit without
+/// `.service`.
+pub fn instance(unit: &str) -> &str {
+    unit.strip_suffix(".service").unwrap_or(unit)
+}
+
+/// Returns the unit of a unit's proxy, an instance of the packages' template.
+pub fn proxy_unit(unit: &str) -> String {
+    format!("mesh-proxy@{}.service", instance(unit))
+}
+
 /// A systemd unit to enrol. Enrolling a unit again changes its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -14,7 +14,7 @@ use crate::certificate::{
     self, algorithm_problem, expiring, first_expiry, format_expiry, is_signed_by, signing_problem,
     time_problem,
 };
-use crate::facts::names::CERTIFICATE_EXPIRY;
+use crate::facts::trust::certificate_expiry;
 use crate::facts::{
     Environment, Fact, Facts, NEW_POD_SECONDS, fact_ref, full_name, proxy_container,
 };
@@ -410,11 +410,8 @@ fn proxy_certificates(facts: &Facts) -> CheckResult {
                 continue;
             }
         };
-        let expiry = samples
-            .iter()
-            .find(|sample| sample.name == CERTIFICATE_EXPIRY);
-        let problem = match expiry.map(|sample| sample.value as u64) {
-            None | Some(0) => format!("{name} has no certificate yet"),
+        let problem = match certificate_expiry(samples) {
+            None => format!("{name} has no certificate yet"),
             Some(expiry) if expiry <= facts.now => {
                 format!("the certificate of {name} has expired")
             }

@@ -1,10 +1,13 @@
 //! Facts about this machine as a host of systemd units, for `meshctl machine check`.
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mesh_core::exposition::Sample;
-use mesh_core::machine::{DEFAULT_UNITS_DIR, MembershipStatus, UnitStatus};
+use mesh_core::machine::{DEFAULT_UNITS_DIR, MembershipStatus, UnitStatus, instance};
 use mesh_core::node::NodeStatus;
 
 use super::{Fact, not_queried};
@@ -187,9 +190,4 @@ pub(crate) fn written_file(status: &UnitStatus) -> PathBuf {
         Path::new(DEFAULT_UNITS_DIR).join("proxies").join(file)
     };
     status.environment_file.clone().unwrap_or_else(default)
-}
-
-/// Returns the name of the unit in the name of its proxy's unit, `mesh-proxy@NAME.service`.
-pub(crate) fn instance(unit: &str) -> &str {
-    unit.strip_suffix(".service").unwrap_or(unit)
 }

@@ -5,7 +5,7 @@ use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
 use mesh_k8s::pod;
 use mesh_k8s::trust::NUMBER_KEY;
 
-use super::names::{BUNDLE_KEY, TRUST_ROOTS};
+use super::names::{BUNDLE_KEY, CERTIFICATE_EXPIRY, TRUST_ROOTS};
 use super::{Fact, Facts, fact_ref, proxy_container};
 use crate::certificate;
 
@@ -93,6 +93,13 @@ pub(crate) fn mounts_copy(facts: &Facts, pod: &Pod) -> bool {
             .is_some_and(|map| map.name == TRUST_ROOTS)
     });
     mounted && pod.namespace().as_deref() != Some(&facts.control_namespace)
+}
+
+/// Returns the Unix time when the certificate of a proxy expires; `None` if it has none yet.
+pub(crate) fn certificate_expiry(metrics: &[Sample]) -> Option<u64> {
+    let mut samples = metrics.iter();
+    let sample = samples.find(|sample| sample.name == CERTIFICATE_EXPIRY)?;
+    Some(sample.value as u64).filter(|seconds| *seconds > 0)
 }
 
 /// Returns the number of the anchors that a proxy received.

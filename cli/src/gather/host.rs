@@ -95,7 +95,8 @@ async fn units(socket: &Path) -> Fact<Vec<UnitStatus>> {
     }
 }
 
-async fn ask(socket: &Path, request: Request) -> Fact<Response> {
+/// Sends a request to the agent.
+pub(crate) async fn ask(socket: &Path, request: Request) -> Fact<Response> {
     let asking = agent::request(socket, &request);
     let response = timeout(AGENT_TIMEOUT, asking).await;
     let response = response.map_err(|_elapsed| {
@@ -108,7 +109,8 @@ async fn ask(socket: &Path, request: Request) -> Fact<Response> {
     text(response)
 }
 
-fn unexpected(response: &Response) -> String {
+/// Returns why a response that does not fit its request was sent.
+pub(crate) fn unexpected(response: &Response) -> String {
     match response {
         Response::Refused(refusal) => refusal.message.clone(),
         other => format!("unexpected response of the agent (another version?): {other:?}"),

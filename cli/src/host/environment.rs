@@ -1,7 +1,7 @@
 //! Environment files as systemd reads them (`EnvironmentFile=` of systemd.exec(5)), and the
 //! variables that proxies know.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The values by name.
 pub(crate) type Variables = BTreeMap<String, String>;
@@ -23,19 +23,21 @@ const OWN: &str = "MESH_PROXY_";
 
 /// Returns whether a name is one of a proxy's variables by its beginning, and no proxy reads it.
 pub(crate) fn is_unknown(name: &str) -> bool {
-    let listed = || {
-        let rows = REFERENCE
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `"));
-        let cells = rows.filter_map(|row| row.split('|').next());
-        cells
-            .flat_map(|cell| cell.split('`'))
-            .collect::<BTreeSet<_>>()
-    };
     match name.strip_prefix(LINKERD) {
-        Some(rest) => !listed().contains(rest),
-        None => name.starts_with(OWN) && !listed().contains(name),
+        Some(rest) => !is_listed(rest),
+        None => name.starts_with(OWN) && !is_listed(name),
     }
+}
+
+/// Returns whether the first cell of a row of the reference has this name.
+fn is_listed(name: &str) -> bool {
+    let rows = REFERENCE
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"));
+    let cells = rows.filter_map(|row| row.split('|').next());
+    cells
+        .flat_map(|cell| cell.split('`'))
+        .any(|listed| listed == name)
 }
 
 /// Returns the name of a variable of proxies in full.

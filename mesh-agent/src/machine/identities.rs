@@ -15,12 +15,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mesh_core::identity::is_dns_label;
-use mesh_core::machine::{UnitEnrolment, UnitIdentity};
+use mesh_core::machine::{UnitEnrolment, UnitIdentity, instance};
 use mesh_k8s::machine::AccountName;
 use mesh_runtime::file::{self, FileError};
 use serde::{Deserialize, Serialize};
 
-use super::unit_name;
 use crate::membership::time::seconds;
 use crate::membership::{Member, Membership, Token, TokenError};
 use crate::registry::create_directory;
@@ -133,7 +132,7 @@ impl Identities {
         })?;
         self.user()?;
         let external_workload = enrolment.external_workload.clone().unwrap_or_else(|| {
-            let name = unit_name::instance(&enrolment.unit);
+            let name = instance(&enrolment.unit);
             format!("{}-{}", member.machine(), name.trim_end_matches(".slice"))
         });
         if !is_dns_label(&external_workload) {
@@ -257,7 +256,7 @@ impl Identities {
     }
 
     fn token_path(&self, unit: &str) -> PathBuf {
-        self.tokens_dir.join(unit_name::instance(unit))
+        self.tokens_dir.join(instance(unit))
     }
 }
 

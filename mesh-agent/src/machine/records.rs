@@ -13,13 +13,13 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
+use mesh_core::machine::instance;
 use mesh_ebpf_common::unit::UNIT_COOKIES;
 use mesh_ebpf_common::verdict::{CHECK_PORT, CHECK_V4};
 use mesh_runtime::file;
 use serde::{Deserialize, Serialize};
 
 use super::identities::UnitAccount;
-use super::unit_name;
 use crate::redirect::UnitRedirect;
 use crate::registry::{RegistryError, create_directory, files, read_json, remove, write_json};
 
@@ -139,7 +139,7 @@ impl Records {
     }
 
     pub(super) fn environment_path(&self, unit: &str) -> PathBuf {
-        let name = unit_name::instance(unit);
+        let name = instance(unit);
         self.proxies_dir().join(format!("{name}.env"))
     }
 }

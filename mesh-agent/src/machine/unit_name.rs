@@ -44,11 +44,6 @@ pub(super) fn check(name: &str) -> Result<(), UnitNameError> {
     }
 }
 
-/// Returns the name of the unit in the name of its proxy's unit, `mesh-proxy@NAME.service`.
-pub(super) fn instance(name: &str) -> &str {
-    name.strip_suffix(".service").unwrap_or(name)
-}
-
 /// Returns the path of a slice's cgroup: `a-b.slice` is in `a.slice`.
 pub(super) fn slice_path(slice: &str) -> Option<String> {
     let stem = slice.strip_suffix(".slice")?;

@@ -13,10 +13,10 @@ use crate::host::environment::proxy_variable;
 
 /// The renewal is asked for within a minute of its time.
 const LATE_SECONDS: u64 = 3600;
-/// The machine is renewed from the twentieth day before the end on; what has failed for so long
-/// takes hands.
+/// The agent renews from the twentieth day before the end on. A renewal that has failed since then
+/// needs the user.
 const URGENT_SECONDS: u64 = 7 * 24 * 3600;
-/// Tokens are valid for half an hour, of which the identity service sees the rest.
+/// The agent replaces a token ten minutes after its start. It is valid for 20 more.
 const TOKEN_SKEW_SECONDS: u64 = 20 * 60;
 
 fn member(facts: &Facts) -> Fact<Option<&MembershipStatus>> {

@@ -8,7 +8,7 @@ use super::{Findings, RESTART_AGENT, units};
 use crate::certificate::format_expiry;
 use crate::facts::Facts;
 use crate::facts::host::Unit;
-use crate::facts::names::CERTIFICATE_EXPIRY;
+use crate::facts::trust::certificate_expiry;
 use crate::host::systemd;
 use crate::output::count;
 
@@ -47,7 +47,7 @@ pub(super) fn exists(facts: &Facts) -> CheckResult {
     Ok(found.outcome(match units.len() {
         0 => "no unit is enrolled".to_owned(),
         all => format!(
-            "{} enrolled, of which {running} run",
+            "{} enrolled, {running} running",
             count(all, "unit", "units")
         ),
     }))
@@ -204,13 +204,10 @@ pub(super) fn certificate(facts: &Facts) -> CheckResult {
         let Ok(samples) = &unit.metrics else {
             continue;
         };
-        let expiry = samples
-            .iter()
-            .find(|sample| sample.name == CERTIFICATE_EXPIRY);
         let because = unit.refusal.as_ref();
         let because = because.map_or_else(String::new, |refusal| format!(": {}", refusal.message));
-        match expiry.map(|sample| sample.value as u64) {
-            None | Some(0) => found.fail(
+        match certificate_expiry(samples) {
+            None => found.fail(
                 format!("{name}: its proxy has no certificate yet{because}"),
                 log,
             ),

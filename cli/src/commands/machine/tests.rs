@@ -2,36 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use mesh_core::machine::{UnitIdentity, UnitPorts, UnitState};
+use mesh_core::machine::{UnitIdentity, UnitState};
 
 use super::*;
+use crate::facts::host::tests::redirected;
 
 fn unit(name: &str) -> UnitStatus {
     UnitStatus {
-        unit: name.to_owned(),
-        state: UnitState::Redirected,
-        cgroups: vec![format!("system.slice/{name}")],
-        running: true,
-        proxy_cgroup: "mesh.slice/mesh-proxy@web.service".to_owned(),
-        proxy_listens: true,
-        ports: UnitPorts {
-            inbound: 61_001,
-            outbound: 61_000,
-            admin: 61_003,
-            control: 61_002,
-            redirect_first: 61_004,
-            redirect_last: 61_063,
-        },
         listening: vec!["0.0.0.0:80".parse().unwrap(), "[::]:80".parse().unwrap()],
         connections: BTreeMap::from([
             ("inbound_steered".to_owned(), 3),
             ("inbound_refused".to_owned(), 0),
         ]),
-        warnings: Vec::new(),
-        identity: None,
-        annotations: BTreeMap::new(),
-        environment_file: None,
-        foreign_listeners: Vec::new(),
+        ..redirected(name, 61_000)
     }
 }
 

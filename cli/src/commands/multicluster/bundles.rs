@@ -1,19 +1,14 @@
 //! The ConfigMaps that make trust domains of other clusters trusted. Users create them with
 //! `meshctl multicluster trust-gen` and `link-gen`, so that no chart removes them.
 
-use kube::api::ListParams;
-use mesh_core::annotation::TRUST_BUNDLE_OF;
 use mesh_k8s::kinds::{ConfigMap, ResourceExt as _};
 use serde_json::json;
 
-use crate::cluster::{Cluster, error};
+use crate::cluster::{Cluster, error, trust_bundles};
 use crate::install::manifest::Manifest;
-use crate::resource::Scope;
 
 pub(crate) async fn list(cluster: &Cluster) -> anyhow::Result<Vec<ConfigMap>> {
-    let control = Scope::Namespace(cluster.control_namespace.clone());
-    let labelled = ListParams::default().labels(TRUST_BUNDLE_OF);
-    let found = cluster.list(&control, labelled).await;
+    let found = trust_bundles::list(cluster).await;
     found.map_err(|error| error::failed("list the trust bundles of other clusters", error))
 }
 
@@ -45,6 +40,7 @@ pub(super) async fn notes(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use mesh_core::annotation::TRUST_BUNDLE_OF;
     use mesh_test_support::kube_api::ScriptedApi;
 
     use super::*;

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mesh_core::exposition::{self, Sample};
-use mesh_core::machine::UnitStatus;
+use mesh_core::machine::{self, UnitStatus, instance};
 use nix::unistd::User;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::clients::connection::Connection;
 use crate::clients::{self, http};
-use crate::facts::host::{EnvironmentFile, Refusal, Unit, instance, written_file};
-use crate::facts::names::CERTIFICATE_EXPIRY;
+use crate::facts::host::{EnvironmentFile, Refusal, Unit, written_file};
+use crate::facts::trust::certificate_expiry;
 use crate::facts::{Fact, Machine};
 use crate::host::process::Process;
 use crate::host::token::TokenFile;
@@ -59,7 +59,7 @@ fn proxy_unit(status: &UnitStatus) -> String {
     if cgroup.ends_with(".service") {
         cgroup.to_owned()
     } else {
-        format!("mesh-proxy@{}.service", instance(&status.unit))
+        machine::proxy_unit(&status.unit)
     }
 }
 
@@ -158,11 +158,9 @@ async fn get(admin: SocketAddr, path: &str) -> Fact<String> {
 /// Whether a proxy has no certificate, as one that does not run, or has failed to get one.
 fn lacks_certificate(metrics: &Fact<Vec<Sample>>) -> bool {
     let Ok(samples) = metrics else { return true };
-    let has = |name: &str, result: &str| {
-        let mut samples = samples.iter();
-        samples.any(|it| it.name == name && it.label("result") == result && it.value > 0.0)
-    };
-    !has(CERTIFICATE_EXPIRY, "") || has(REFRESHES, "error")
+    let is_failure =
+        |it: &Sample| it.name == REFRESHES && it.label("result") == "error" && it.value > 0.0;
+    certificate_expiry(samples).is_none() || samples.iter().any(is_failure)
 }
 
 /// Asks the identity service as the proxy does, with the proxy's token and another key, and returns

@@ -4,22 +4,20 @@
 use std::time::Duration;
 
 use kube::api::ListParams;
-use mesh_core::annotation::{CONTROL_PLANE_COMPONENT, TRUST_BUNDLE_OF};
+use mesh_core::annotation::CONTROL_PLANE_COMPONENT;
 use mesh_k8s::kinds::{ConfigMap, Pod, ResourceExt};
 use mesh_k8s::pod;
 
 use crate::clients;
-use crate::cluster::Cluster;
 use crate::cluster::error::to_fact;
+use crate::cluster::{Cluster, trust_bundles};
 use crate::facts::containers::can_respond;
 use crate::facts::{Fact, Replica};
 use crate::mesh::controllers::ADMIN_PORTS;
 use crate::resource::Scope;
 
 pub(super) async fn config_maps(cluster: &Cluster) -> Fact<Vec<ConfigMap>> {
-    let own = Scope::Namespace(cluster.control_namespace.clone());
-    let labelled = ListParams::default().labels(TRUST_BUNDLE_OF);
-    let found = cluster.list(&own, labelled).await;
+    let found = trust_bundles::list(cluster).await;
     to_fact(
         "list the ConfigMaps of linked clusters' trust bundles",
         found,

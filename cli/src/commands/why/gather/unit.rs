@@ -28,10 +28,10 @@ use super::discovery;
 use super::target::{DEFAULT_PORT, number};
 use crate::exit::Failure;
 use crate::facts::host::Unit;
+use crate::gather::host;
 use crate::host::control_plane::Controllers;
 use crate::host::environment::proxy_variable;
 use crate::mesh::controllers::{self, QueryContext, Source};
-use crate::node::agent;
 
 /// Two attempts of a resolver with its usual settings.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,11 +149,9 @@ async fn decision(unit: &Unit, destination: SocketAddr, socket: &Path) -> Fact<R
         unit: unit.name().to_owned(),
         destination,
     };
-    let response = agent::request(socket, &Request::DecideUnit(connection)).await;
-    match response.map_err(|error| format!("{error:#}"))? {
+    match host::ask(socket, Request::DecideUnit(connection)).await? {
         Response::Decided(event) => Ok(event),
-        Response::Refused(refusal) => Err(refusal.message),
-        other => Err(format!("unexpected response of the agent: {other:?}")),
+        other => Err(host::unexpected(&other)),
     }
 }
 

@@ -1,11 +1,12 @@
 //! Connections of systemd units, and to them.
 
-use mesh_core::machine::{UnitPorts, UnitState, UnitStatus};
+use mesh_core::machine::{UnitState, UnitStatus};
 
 use super::*;
 use crate::facts::host::Unit;
+use crate::facts::host::tests::redirected;
 
-/// The facts of `admitted` about a unit, for which nothing was sent.
+/// Returns the facts of `admitted` about a unit that has sent nothing.
 fn of_unit() -> Facts {
     let mut facts = admitted();
     facts.place = Place::Machine;
@@ -99,33 +100,18 @@ fn policy_that_refuses_a_unit_is_named_with_a_remedy_for_a_workstation() {
 fn enrolled(state: UnitState, proxy_listens: bool) -> Unit {
     Unit {
         status: UnitStatus {
-            unit: "db.service".to_owned(),
             state,
-            cgroups: vec!["system.slice/db.service".to_owned()],
-            running: true,
-            proxy_cgroup: "mesh.slice/mesh-proxy@db.service".to_owned(),
             proxy_listens,
-            ports: UnitPorts {
-                inbound: 61_001,
-                outbound: 61_000,
-                admin: 61_003,
-                control: 61_002,
-                redirect_first: 61_004,
-                redirect_last: 61_063,
-            },
             listening: vec!["0.0.0.0:5432".parse().unwrap()],
             connections: BTreeMap::from([
                 ("inbound_steered".to_owned(), 3),
                 ("inbound_local".to_owned(), 0),
             ]),
-            warnings: Vec::new(),
-            identity: None,
             annotations: BTreeMap::from([(
                 "config.linkerd.io/skip-inbound-ports".to_owned(),
                 "22".to_owned(),
             )]),
-            environment_file: None,
-            foreign_listeners: Vec::new(),
+            ..redirected("db.service", 61_000)
         },
         systemd: Err("not asked".to_owned()),
         proxy_unit: "mesh-proxy@db.service".to_owned(),
